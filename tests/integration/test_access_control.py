@@ -4,116 +4,31 @@ from __future__ import annotations
 
 import json
 import stat
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.integration.broker.rig import configs, v2
+from tests.integration.access import CLUSTER, INNER, NO, ROOT, Starter, acl, starting
+from tests.integration.broker.rig import v2
 
 from batonmq.broker.auth.needs import OPEN, RULES, SUPER_ONLY
-from batonmq.broker.auth_config import AuthConfig
-from batonmq.broker.service import BrokerService
 from batonmq.net import RemotingClient
-from batonmq.net.connection import Response
-from batonmq.protocol.bodies.auth import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
-from batonmq.protocol.bodies.transactions import TransactionEnd, TransactionEnds
-from batonmq.protocol.codes import MessageSysFlag, RequestCode, ResponseCode
-from batonmq.protocol.errors import MQError
+from batonmq.protocol.bodies.auth import UserInfo
+from batonmq.protocol.codes import RequestCode, ResponseCode
 from batonmq.protocol.frame import Command
 from batonmq.protocol.headers.broker import auth as wire
 from batonmq.protocol.headers.broker.admin import GetBrokerConfig, GetBrokerRuntimeInfo, UpdateBrokerConfig
-from batonmq.protocol.headers.broker.pull import GetMaxOffset, ViewMessage
+from batonmq.protocol.headers.broker.pull import GetMaxOffset
 from batonmq.protocol.headers.broker.replication import NotifyMinBrokerIdChange, WatchTables
-from batonmq.protocol.headers.broker.send import ConsumerSendMsgBack, EndTransaction, EndTransactions
 from batonmq.protocol.json import encode
-from batonmq.protocol.message.ids import decode_message_id
-from batonmq.protocol.message.properties import encode_properties
 from batonmq.protocol.registry import Header
 from batonmq.protocol.signing import Credentials
-
-ROOT = Credentials("root", "root-secret")
-INNER = Credentials("inner", "inner-secret")
-AUTH: dict[str, Any] = {
-    "authentication_enabled": True,
-    "authorization_enabled": True,
-    "init_authentication_user": '{"username":"root","password":"root-secret"}',
-    "inner_client_authentication_credentials": '{"accessKey":"inner","secretKey":"inner-secret"}',
-}
-CLUSTER = "DefaultCluster"
-
-
-class Rig:
-    """One broker, and a client for each user."""
-
-    def __init__(self, service: BrokerService) -> None:
-        self.service = service
-        self._clients: dict[Credentials | None, RemotingClient] = {}
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.service.port}"
-
-    async def ask(
-        self, header: Header, body: bytes = b"", *, by: Credentials | None = ROOT, address: str = ""
-    ) -> Response:
-        client = self._clients.get(by)
-        if client is None:
-            client = self._clients[by] = RemotingClient(credentials=by)
-        return await client.call(address or self.address, header, body)
-
-    async def refused(
-        self, header: Header, body: bytes = b"", *, by: Credentials | None = ROOT
-    ) -> tuple[int, str]:
-        """Code and remark."""
-        with pytest.raises(MQError) as caught:
-            await self.ask(header, body, by=by)
-        return caught.value.code, caught.value.remark
-
-    async def user(
-        self, name: str, *, type_name: str | None = None, by: Credentials | None = ROOT
-    ) -> Credentials:
-        secret = f"{name}-secret"
-        await self.ask(wire.CreateUser(name), encode(UserInfo(password=secret, user_type=type_name)), by=by)
-        return Credentials(name, secret)
-
-    async def allow(self, user: Credentials, resource: str, *actions: str, decision: str = "Allow") -> None:
-        await self.ask(
-            wire.CreateAcl(f"User:{user.access_key}"), acl(user, resource, *actions, decision=decision)
-        )
-
-    async def close(self) -> None:
-        for client in self._clients.values():
-            await client.close()
-        if not self.service.broker.role.stopping:
-            await self.service.stop()
-
-
-def acl(user: Credentials, resource: str, *actions: str, decision: str = "Allow") -> bytes:
-    entry = PolicyEntryInfo(resource=resource, actions=list(actions), decision=decision)
-    return encode(AclInfo(subject=f"User:{user.access_key}", policies=[PolicyInfo(entries=[entry])]))
-
-
-Starter = Callable[..., Awaitable[Rig]]
 
 
 @pytest.fixture
 async def start(tmp_path: Path) -> AsyncIterator[Starter]:
-    running: list[Rig] = []
-
-    async def starter(**auth: Any) -> Rig:
-        keys = {**AUTH, **auth}
-        service = BrokerService(*configs(tmp_path / "store"), auth=AuthConfig(**keys))
-        await service.start()
-        running.append(Rig(service))
-        return running[-1]
-
-    yield starter
-    for rig in running:
-        await rig.close()
-
-
-NO = int(ResponseCode.NO_PERMISSION)
+    async with starting(tmp_path / "store") as starter:
+        yield starter
 
 
 async def test_only_signed_requests_of_enabled_users_are_answered(start: Starter) -> None:
@@ -180,54 +95,6 @@ async def test_users_need_rights_and_super_users_do_not(start: Starter) -> None:
     assert (await rig.refused(v2("Orders"), b"x", by=alice))[1].endswith("the decision is deny.")
     await rig.ask(wire.DeleteAcl("User:alice", resource="Topic:Orders"))
     assert (await rig.ask(v2("Orders"), b"x", by=alice)).code == 0
-
-
-async def test_an_offset_gives_no_right_on_the_message_that_is_there(start: Starter) -> None:
-    rig = await start()
-    owner, reader = await rig.user("owner"), await rig.user("reader")
-    for topic, actions in (("Secret", ("Pub", "Sub", "Get")), ("Open", ("Get", "Sub", "Pub"))):
-        await rig.allow(owner, f"Topic:{topic}", *actions)
-    await rig.allow(owner, "Group:o", "Sub")
-    await rig.allow(reader, "Topic:Open", "Get", "Sub", "Pub")
-    await rig.allow(reader, "Group:r", "Sub")
-    sent = await rig.ask(v2("Secret"), b"s", by=owner)
-    offset = decode_message_id(sent.header.msg_id)[2]
-    view = ViewMessage(offset=offset, topic="Open")
-    code, remark = await rig.refused(view, by=reader)
-    assert (code, "Topic:Secret" in remark) == (NO, True)
-    assert (await rig.ask(ViewMessage(offset=offset, topic="Secret"), by=owner)).code == 0
-    back = ConsumerSendMsgBack(offset=offset, group="r", delay_level=3, origin_topic="Open")
-    assert "Topic:Secret" in (await rig.refused(back, by=reader))[1]
-    back = ConsumerSendMsgBack(offset=offset, group="o", delay_level=1)
-    end_before = rig.service.broker.store.max_offset
-    assert (await rig.ask(back, by=owner)).code == 0
-    # While the message waits for its retry it is still one of its first topic.
-    waiting = ViewMessage(offset=end_before)
-    assert "Topic:Secret" in (await rig.refused(waiting, by=reader))[1]
-    assert (await rig.ask(waiting, by=owner)).code == 0
-    assert (await rig.refused(ViewMessage(offset=1), by=reader))[0] == ResponseCode.SYSTEM_ERROR
-
-
-async def test_a_half_message_is_ended_by_those_who_may_send_it(start: Starter) -> None:
-    rig = await start()
-    owner, other = await rig.user("owner"), await rig.user("other")
-    await rig.allow(owner, "Topic:Secret", "Pub")
-    await rig.allow(other, "Topic:Open", "Pub")
-    half = {"TRAN_MSG": "true", "PGROUP": "p", "UNIQ_KEY": "K"}
-    properties = encode_properties(half).decode()
-    header = v2("Secret", sys_flag=int(MessageSysFlag.TRANSACTION_PREPARED), properties=properties)
-    sent = await rig.ask(header, b"s", by=owner)
-    offset, queue_offset = decode_message_id(sent.header.msg_id)[2], sent.header.queue_offset
-    commit = int(MessageSysFlag.TRANSACTION_COMMIT)
-    end = EndTransaction("p", queue_offset, offset, commit, "K", topic="Open")
-    assert "Topic:Secret" in (await rig.refused(end, by=other))[1]
-    ends = encode(TransactionEnds(ends=[TransactionEnd(queue_offset, offset, "K")]))
-    assert "Topic:Secret" in (await rig.refused(EndTransactions("p", commit), ends, by=other))[1]
-    for topic in ("Secret", None):
-        end = EndTransaction("p", queue_offset, offset, commit, "K", topic=topic)
-        assert (await rig.ask(end, by=owner)).code == 0
-    assert (await rig.ask(EndTransactions("p", commit), ends, by=owner)).code == 0
-    assert rig.service.broker.store.queue_bounds("Secret", 0).max_offset == 1
 
 
 async def test_requests_between_brokers_are_for_super_users(start: Starter) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from tests.integration.access import AUTH
 from tests.integration.broker.rig import configs
-from tests.integration.test_access_control import AUTH
 
 from batonmq.admin.main import admin
 from batonmq.broker.auth_config import AuthConfig

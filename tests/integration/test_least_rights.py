@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from tests.integration.access import AUTH, ROOT, Rig
 from tests.integration.broker.rig import configs
-from tests.integration.test_access_control import AUTH, ROOT, Rig
 
 from batonmq import Admin as ClientAdmin
 from batonmq import (

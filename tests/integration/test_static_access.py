@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.integration.access import AUTH, ROOT
 from tests.integration.broker.rig import configs, v2
 from tests.integration.static_cluster import BLOCK, Cluster
-from tests.integration.test_access_control import AUTH, ROOT
 
 from batonmq.broker.auth_config import AuthConfig
 from batonmq.broker.service import BrokerService

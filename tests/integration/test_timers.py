@@ -244,6 +244,8 @@ async def test_a_recalled_message_does_not_come(start: Starter) -> None:
     await rig.call(RecallMessage(topic="T", recall_handle=gone.recall_handle))  # again: no harm
     unknown = encode_recall_handle("T", "b", due, "unknown")
     await rig.call(RecallMessage(topic="T", recall_handle=unknown))
+    other = timed("other", TIMER_DELIVER_MS=due, TIMER_DEL_UNIQKEY="kept")
+    await rig.send(topic="U", properties=other)  # who may send to one topic recalls none of another
     assert [message.body for message in await until(rig, 1)] == [b"kept"]
     await asyncio.sleep(1.2)
     assert len(await rig.messages()) == 1

@@ -33,6 +33,11 @@ ReadElsewhere: TypeAlias = "Callable[[str, str, int, int], Awaitable[MessageExt 
 """See `RemoteReader.read` (`escape/reads.py`)."""
 
 
+def _anyone(user: str | None, topic: str, peer: str) -> bool:
+    """Default of `Broker.may_send`."""
+    return True
+
+
 def _no_role() -> None:
     """Default of `Broker.assume_role`."""
 
@@ -74,6 +79,8 @@ class Broker:
     """The other brokers that run in this process; a container passes a function."""
     read_elsewhere: ReadElsewhere = _read_nothing
     """Reads a message of another broker set; `EscapePart` sets it."""
+    may_send: Callable[[str | None, str, str], bool] = _anyone
+    """Whether a user at ``ip:port`` may send to a topic; `AuthPart` sets it."""
     runtime_info: list[Callable[[], Mapping[str, object]]] = field(default_factory=list)
     """Figures of features for GET_BROKER_RUNTIME_INFO; parts add a function."""
     address: str = ""

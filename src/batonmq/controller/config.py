@@ -103,7 +103,7 @@ class ControllerConfig(MetricsConfig):
     follower_read_max_lag: int = number(1_000, 0)
     """A follower that is more log entries than this behind names the leader instead of answering late; 0: no
     limit."""
-    controller_raft_secret: str = ""
+    controller_raft_secret: str = field(default="", repr=False)
     """Shared secret; controllers refuse Raft messages without it. Empty: trust the network."""
     controller_raft_tls_enable: bool = False
     """TLS on the Raft port with certificates on both sides, from the tls.server.* keys. jRaft only: the port

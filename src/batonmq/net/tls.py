@@ -31,7 +31,7 @@ class TlsConfig:
     """Certificate chain of this server."""
     server_key_path: str = field(default="", metadata={"key": "tls.server.keyPath"})
     """Private key of this server."""
-    server_key_password: str = field(default="", metadata={"key": "tls.server.keyPassword"})
+    server_key_password: str = field(default="", repr=False, metadata={"key": "tls.server.keyPassword"})
     """Password of the private key."""
     server_need_client_auth: str = field(default="none", metadata={"key": "tls.server.need.client.auth"})
     """none, optional or require: whether clients present a certificate; with tls.server.authClient."""
@@ -45,7 +45,7 @@ class TlsConfig:
     """Certificate chain this program presents as a client."""
     client_key_path: str = field(default="", metadata={"key": "tls.client.keyPath"})
     """Private key this program uses as a client."""
-    client_key_password: str = field(default="", metadata={"key": "tls.client.keyPassword"})
+    client_key_password: str = field(default="", repr=False, metadata={"key": "tls.client.keyPassword"})
     """Password of that key."""
     client_auth_server: bool = field(default=False, metadata={"key": "tls.client.authServer"})
     """Verify servers against `tls.client.trustCertPath`; host names are not checked, as in RocketMQ."""

@@ -21,6 +21,7 @@ LIGHT_PREFIX = "%LMQ%"
 """How the names of light queues begin, and of groups that consume them without being created."""
 NAMESPACE_SEPARATOR = "%"
 SYSTEM_TOPIC_PREFIX = "rmq_sys_"
+_REVIVE_PREFIX = f"{SYSTEM_TOPIC_PREFIX}REVIVE_LOG_"
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 TOOLS_GROUP = "TOOLS_CONSUMER"
 """The group of administrators' tools."""
@@ -61,6 +62,9 @@ SYSTEM_TOPICS = frozenset(
         OFFSET_MOVED_EVENT,
         CHECKPOINT_TOPIC,
     }
+)
+_OF_ALL_TOPICS = frozenset(
+    {SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC}
 )
 NOT_ALLOWED_TO_SEND = frozenset(
     {
@@ -121,6 +125,11 @@ def is_system_topic(topic: str) -> bool:
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
 
 
+def holds_all_topics(topic: str) -> bool:
+    """Whether brokers keep messages, or what they know of messages, of all topics in this one."""
+    return topic in _OF_ALL_TOPICS or topic.startswith(_REVIVE_PREFIX)
+
+
 def is_system_group(group: str) -> bool:
     return group.startswith(SYSTEM_GROUP_PREFIX)
 
@@ -145,7 +154,7 @@ def pop_retry_topic(group: str, topic: str, *, v2: bool) -> str:
 
 def revive_topic(cluster: str) -> str:
     """The topic of the checkpoints and acks of pop consumers."""
-    return f"{SYSTEM_TOPIC_PREFIX}REVIVE_LOG_{cluster}"
+    return f"{_REVIVE_PREFIX}{cluster}"
 
 
 def reply_topic(cluster: str) -> str:

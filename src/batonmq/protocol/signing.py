@@ -49,6 +49,11 @@ class Credentials:
         return signed
 
 
+def unsigned(ext: Mapping[str, str]) -> dict[str, str]:
+    """The header's fields without user and signature."""
+    return {key: value for key, value in ext.items() if key not in (ACCESS_KEY, SIGNATURE, SECURITY_TOKEN)}
+
+
 def signature(secret_key: str, ext: Mapping[str, str], body: Buffer | Sequence[Buffer]) -> str:
     """The signature of these fields, without the one that they may have, and this body."""
     values = [ext[key] for key in sorted(ext) if key != SIGNATURE]

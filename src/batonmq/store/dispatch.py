@@ -269,6 +269,27 @@ class QueueDispatcher:
             touched[queue] = None
         queue.pending += unit
 
+    def holds(self, topic: str, queue_id: int, queue_offset: int, physical_offset: int) -> bool:
+        """See `MessageStore.has_record`."""
+        if physical_offset < self.offset:
+            queue = self._queues.by_key.get((topic, queue_id))
+            if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
+                return False
+            unit = queue.unit(queue_offset)
+            return unit is not None and unit[0] == physical_offset
+        position = self.offset
+        while (file := self._log.files.file_at(position)) is not None and position <= physical_offset:
+            end = min(file.size, self._log.max_offset - file.base)
+            for record in read_records(file.map, position - file.base, end):
+                if record.physical_offset >= physical_offset:
+                    found = (record.physical_offset, record.topic, record.queue_id, record.queue_offset)
+                    return found == (physical_offset, topic, queue_id, queue_offset)
+                position += record.size
+            if not blank_size(file.map, position - file.base, file.size):
+                break
+            position = file.base + file.size
+        return False
+
     def count_ahead(self) -> int:
         """Make each queue's `next_offset` count the messages that consume queues do not hold yet. Returns
         where the last whole record ends."""

@@ -188,7 +188,12 @@ class Indexer:
             if view is None or len(result.records) >= limit:
                 continue
             record = read_record(view, 0, *SIZE_MAGIC.unpack_from(view))
-            if wanted in keys_of(record) and begin_ms <= record.store_timestamp <= end_ms:
+            # Topic and key are joined by a '#', which may be in either of them.
+            if (
+                record.topic == topic
+                and wanted in keys_of(record)
+                and begin_ms <= record.store_timestamp <= end_ms
+            ):
                 result.records.append(view)
         return result
 

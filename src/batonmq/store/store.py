@@ -361,6 +361,11 @@ class MessageStore:
         """The record at a commit log offset; None if there is none, or it is not confirmed."""
         return self._log.message_at(physical_offset)
 
+    def has_record(self, topic: str, queue_id: int, queue_offset: int, physical_offset: int) -> bool:
+        """Whether a record of this queue begins at a commit log offset, confirmed or not. Bytes that look
+        like one may be a part of a message's body."""
+        return self._dispatcher.holds(topic, queue_id, queue_offset, physical_offset)
+
     def fetching(self, records: Sequence[tuple[int, int]]) -> Callable[[], None] | None:
         """A job for another thread that brings records (physical offset and size) into memory, if some may be
         out of it; see `GetResult.fetch`."""

@@ -171,6 +171,27 @@ def test_producers() -> None:
     assert table.members("p") is None and table.any_member("p") is None
 
 
+def test_no_other_user_takes_over_the_replies_of_a_connected_client() -> None:
+    table = ProducerTable()
+    first, second, third, fourth = (FakeConnection(f"{name}:1") for name in "abcd")
+
+    def register(connection: FakeConnection, user: str | None) -> None:
+        table.register("p", connection, "id", language=JAVA, version=1, now_ms=0, user=user)  # type: ignore[arg-type]
+
+    register(first, "alice")
+    for user in ("bob", None):
+        register(second, user)
+        assert table.connection_of("id") is first
+    register(third, "alice")
+    assert table.connection_of("id") is third
+    table.connection_closed(first)  # type: ignore[arg-type]
+    assert table.connection_of("id") is third
+    table.connection_closed(third)  # type: ignore[arg-type]
+    assert table.connection_of("id") is None
+    register(fourth, "bob")
+    assert table.connection_of("id") is fourth
+
+
 def test_a_connection_that_changes_its_client_id_leaves_nothing_behind() -> None:
     table, connection = ProducerTable(), FakeConnection("a:1")
     for n in range(3):

@@ -10,6 +10,7 @@ from batonmq.protocol.errors import MQError
 from batonmq.protocol.frame import Command, FrameReader, encode_head
 from batonmq.protocol.headers.broker.send import SendMessage, SendMessageV2
 from batonmq.protocol.message.ids import pack_host
+from batonmq.protocol.send import request
 from batonmq.protocol.send.reply import SendReplies
 from batonmq.protocol.send.request import SendFields, fields_of, send_ext
 
@@ -85,6 +86,13 @@ def test_a_header_as_java_writes_it() -> None:
         born_timestamp=1_700_000_000_000,
         properties=b"UNIQ_KEY\x01K\x02WAIT\x01true\x02",
     )
+
+
+def test_long_headers_are_not_kept_in_memory() -> None:
+    ext = {**JAVA, "a": "g" * 10_000, "n": "b" * 10_000}
+    before = len(request._heads), len(request._tails)
+    assert fields_of(received(ext, binary=True)).producer_group == ext["a"]
+    assert (len(request._heads), len(request._tails)) == before
 
 
 # Texts that contain what the fast reader looks for, so that it must not be fooled by a value.

@@ -45,6 +45,9 @@ UNSIGNED_FIELD: Final = "_UNIQUE_KEY_QUERY"
 """Old clients set it after they signed a query."""
 MAX_DECISIONS: Final = 10_000
 """Decisions that are remembered until users or lists change."""
+MAX_REMEMBERED: Final = 255
+"""Characters of a resource of which decisions are remembered, as many as names of topics and groups have.
+Requests may have longer ones."""
 MAX_NAME: Final = 1_024
 """Characters of a user's name or password, and of a resource or address in a list."""
 MAX_ENTRIES: Final = 10_000
@@ -186,6 +189,8 @@ class AccessTable:
 
     def _decide(self, name: str, need: Need, source_ip: str) -> Decision | None:
         asked = name, need, source_ip
+        if len(need.resource.name) > MAX_REMEMBERED:
+            return self._acls.get(name, NO_ACL).decide(need.resource, need.actions, source_ip)
         if asked not in self._decisions:
             if len(self._decisions) >= MAX_DECISIONS:
                 self._decisions.clear()

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from batonmq.broker.auth.needs import Known, needs_of
+from batonmq.broker.auth.needs import needs_of, to_send
 from batonmq.net.interceptors import Interceptor
 from batonmq.protocol.codes import RequestCode, ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.signing import ACCESS_KEY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from batonmq.broker.auth.core import AccessTable
+    from batonmq.broker.auth.needs import Known
     from batonmq.broker.auth_config import AuthConfig
     from batonmq.net.dispatch import Request
 
@@ -28,12 +27,9 @@ HINTS: Final = frozenset(
 class Guard:
     """Authentication and, if it is switched on, authorisation."""
 
-    def __init__(
-        self, table: AccessTable, config: AuthConfig, cluster: str, topic_at: Callable[[int], str | None]
-    ) -> None:
-        """`cluster`, `topic_at`: see `Known`."""
+    def __init__(self, table: AccessTable, config: AuthConfig, known: Known) -> None:
         self._table = table
-        self._known = Known(cluster, topic_at)
+        self._known = known
         self._unsigned = config.unsigned_codes | HINTS
         self._free = config.free_codes | HINTS
         self._authorizes = config.authorization_enabled
@@ -50,16 +46,30 @@ class Guard:
             request.connection.warn(f"request code={command.code} refused: {error.remark[:SHOWN]!r}")
             raise
 
+    def may_send(self, user: str | None, topic: str, peer: str) -> bool:
+        """See `Broker.may_send`."""
+        if not self._authorizes:
+            return True
+        try:
+            self._table.authorize(user, [to_send(topic)], _address(peer))
+        except MQError:
+            return False
+        return True
+
     def _authorize(self, request: Request) -> None:
         name = request.command.ext.get(ACCESS_KEY)
         user = self._table.user(name or "")
         if user is not None and user.is_super and user.enabled:
             return
-        source_ip = request.connection.peer.rpartition(":")[0]
+        source_ip = _address(request.connection.peer)
         needs = needs_of(request.command, self._known)
         if needs is None:
             _refuse(f"User:{name} is no super user, as request code={request.command.code} needs")
         self._table.authorize(name, needs, source_ip)
+
+
+def _address(peer: str) -> str:
+    return peer.rpartition(":")[0]
 
 
 def _refuse(remark: str) -> NoReturn:

@@ -89,10 +89,10 @@ class AccessHandlers:
 
     def get_user(self, request: Request, header: wire.GetUser) -> Reply:
         user = self._table.user(_username(header.username))
-        return Reply(body=encode(user.info) if user is not None else b"")
+        return Reply(body=encode(self._shown(request, user.info)) if user is not None else b"")
 
     def list_users(self, request: Request, header: wire.ListUsers) -> Reply:
-        users = self._table.users(header.filter)
+        users = [self._shown(request, user) for user in self._table.users(header.filter)]
         return Reply(body=encode(users) if users else b"")
 
     def get_acl(self, request: Request, header: wire.GetAcl) -> Reply:
@@ -233,6 +233,12 @@ class AccessHandlers:
         user = self._table.user(name)
         if user is not None and user.is_super and not self._by_super_user(request):
             raise MQError(ResponseCode.NO_PERMISSION, "The super user can only be update by super user")
+
+    def _shown(self, request: Request, user: UserInfo) -> UserInfo:
+        """What the sender may see of a user: only super users see the passwords of super users."""
+        if by_name(UserType, user.user_type) is UserType.SUPER and not self._by_super_user(request):
+            user.password = None
+        return user
 
     def _by_super_user(self, request: Request) -> bool:
         return self._table.may_change_super_users(request.command.ext.get(ACCESS_KEY))

@@ -18,12 +18,13 @@ from batonmq.protocol.bodies.clients import HeartbeatData, LockBatchRequestBody
 from batonmq.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupList
 from batonmq.protocol.bodies.pop import BatchAckMessageRequestBody
 from batonmq.protocol.bodies.topics import CreateTopicListRequestBody
-from batonmq.protocol.bodies.transactions import TransactionEnds
+from batonmq.protocol.bodies.transactions import MOST_ENDS, TransactionEnds
 from batonmq.protocol.codes import RequestCode as Code
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.json import decode_request
-from batonmq.protocol.names import RETRY_PREFIX, is_retry_topic
+from batonmq.protocol.message.ids import decode_message_id
+from batonmq.protocol.names import RETRY_PREFIX, is_retry_topic, reply_topic
 
 if TYPE_CHECKING:
     from batonmq.protocol.frame import Command
@@ -34,7 +35,9 @@ class Known(NamedTuple):
 
     cluster: str
     topic_at: Callable[[int], str | None]
-    """The topic of the message at a commit log offset; None if there is none."""
+    """The topic that the message at a commit log offset was sent to; None if there is none."""
+    half_topic_at: Callable[[int], str | None]
+    """The topic that the half message at a commit log offset is for; None if there is none."""
 
 
 Ext: TypeAlias = Mapping[str, str]
@@ -100,25 +103,47 @@ def _cluster(actions: tuple[Action, ...]) -> Rule:
     return rule
 
 
-def _of_message(rule: Rule, actions: tuple[Action, ...]) -> Rule:
-    """What `rule` says, and rights on the topic of the message whose offset the request names."""
+def _of_message(rule: Rule, actions: tuple[Action, ...], offset_of: Callable[[Ext], int]) -> Rule:
+    """What `rule` says, and rights on the topic of the message whose commit log offset the request names."""
 
     def both(command: Command, known: Known) -> Iterator[Need]:
         yield from rule(command, known)
-        name = known.topic_at(int(command.ext.get("offset", "-1")))
+        name = known.topic_at(offset_of(command.ext))
         if name is not None:
             yield from _of_topic(name, actions)
 
     return both
 
 
-def _to_send(name: str) -> Need:
+def _offset(ext: Ext) -> int:
+    return int(ext.get("offset", "-1"))
+
+
+def _offset_in_id(ext: Ext) -> int:
+    """-1 without a message id. Raises `MessageFormatError`, a ValueError."""
+    message_id = ext.get("msgId", "")
+    return decode_message_id(message_id)[2] if message_id else -1
+
+
+def to_send(name: str) -> Need:
+    """What sending to a topic needs."""
     return Need(group(name), _SUB) if is_retry_topic(name) else Need(topic(name), _PUB)
 
 
 def _send(topic_field: str) -> Rule:
     def rule(command: Command, known: Known) -> Iterator[Need]:
-        yield _to_send(command.ext.get(topic_field, ""))
+        yield to_send(command.ext.get(topic_field, ""))
+
+    return rule
+
+
+def _reply(topic_field: str) -> Rule:
+    """A reply to the cluster's reply topic needs no right; whoever may consume a request may answer it."""
+
+    def rule(command: Command, known: Known) -> Iterator[Need]:
+        name = command.ext.get(topic_field, "")
+        if name != reply_topic(known.cluster):
+            yield to_send(name)
 
     return rule
 
@@ -160,14 +185,16 @@ def _end_transaction(command: Command, known: Known) -> Iterator[Need]:
     name = command.ext.get("topic", "")
     if name.strip():
         yield Need(topic(name), _PUB)
-    stored = known.topic_at(int(command.ext.get("commitLogOffset", "-1")))
+    stored = known.half_topic_at(int(command.ext.get("commitLogOffset", "-1")))
     if stored is not None and stored != name:
-        yield _to_send(stored)
+        yield to_send(stored)
 
 
 def _end_transactions(command: Command, known: Known) -> Iterator[Need]:
-    names = {known.topic_at(end.commit_log_offset) for end in _body(command, TransactionEnds).ends}
-    yield from (_to_send(name) for name in names if name is not None)
+    offsets = {end.commit_log_offset for end in _body(command, TransactionEnds).ends}
+    if len(offsets) <= MOST_ENDS:  # more are refused, whoever asks
+        names = {known.half_topic_at(offset) for offset in offsets}
+        yield from (to_send(name) for name in names if name is not None)
 
 
 def _heartbeat(command: Command, known: Known) -> Iterator[Need]:
@@ -219,7 +246,7 @@ RULES: Final[Mapping[int, Rule]] = {
     Code.SEND_BATCH_MESSAGE: _send("b"),
     Code.RECALL_MESSAGE: _send("topic"),
     Code.END_TRANSACTION: _end_transaction,
-    Code.CONSUMER_SEND_MSG_BACK: _of_message(_fields(_SUB, group=Kind.GROUP), _SUB),
+    Code.CONSUMER_SEND_MSG_BACK: _of_message(_fields(_SUB, group=Kind.GROUP), _SUB, _offset),
     Code.PULL_MESSAGE: _topic_and_group(_SUB),
     Code.QUERY_MESSAGE: _fields((Action.SUB, Action.GET), topic=Kind.TOPIC),
     Code.HEART_BEAT: _heartbeat,
@@ -233,7 +260,9 @@ RULES: Final[Mapping[int, Rule]] = {
     Code.ACK_MESSAGE: _ack,
     Code.CHANGE_MESSAGE_INVISIBLETIME: _ack,
     Code.CLONE_GROUP_OFFSET: _fields(_UPDATE, destGroup=Kind.GROUP, topic=Kind.TOPIC),
-    Code.CONSUME_MESSAGE_DIRECTLY: _fields(_SUB, consumerGroup=Kind.GROUP, topic=Kind.TOPIC),
+    Code.CONSUME_MESSAGE_DIRECTLY: _of_message(
+        _fields(_SUB, consumerGroup=Kind.GROUP, topic=Kind.TOPIC), _SUB, _offset_in_id
+    ),
     Code.DELETE_SUBSCRIPTIONGROUP: _fields(_DELETE, groupName=Kind.GROUP),
     Code.DELETE_TOPIC_IN_BROKER: _fields(_DELETE, topic=Kind.TOPIC),
     Code.GET_CONSUMER_CONNECTION_LIST: _fields(_GET, consumerGroup=Kind.GROUP),
@@ -259,11 +288,11 @@ RULES: Final[Mapping[int, Rule]] = {
     Code.QUERY_SUBSCRIPTION_BY_CONSUMER: _fields(_GET, group=Kind.GROUP, topic=Kind.TOPIC),
     Code.QUERY_TOPICS_BY_CONSUMER: _fields(_GET, group=Kind.GROUP),
     Code.QUERY_TOPIC_CONSUME_BY_WHO: _fields(_GET, topic=Kind.TOPIC),
-    Code.RESUME_CHECK_HALF_MESSAGE: _fields(_UPDATE, topic=Kind.TOPIC),
+    Code.RESUME_CHECK_HALF_MESSAGE: _of_message(_fields(_UPDATE, topic=Kind.TOPIC), _UPDATE, _offset_in_id),
     Code.SEARCH_OFFSET_BY_TIMESTAMP: _fields(_GET, topic=Kind.TOPIC),
     Code.UPDATE_AND_CREATE_TOPIC: _fields(_CREATE, topic=Kind.TOPIC),
     Code.UPDATE_AND_GET_GROUP_FORBIDDEN: _fields(_UPDATE, group=Kind.GROUP, topic=Kind.TOPIC),
-    Code.VIEW_MESSAGE_BY_ID: _of_message(_fields(_GET, topic=Kind.TOPIC), _GET),
+    Code.VIEW_MESSAGE_BY_ID: _of_message(_fields(_GET, topic=Kind.TOPIC), (Action.SUB, Action.GET), _offset),
     # On the cluster.
     Code.AUTH_CREATE_USER: _cluster(_UPDATE),
     Code.AUTH_UPDATE_USER: _cluster(_UPDATE),
@@ -287,6 +316,8 @@ RULES: Final[Mapping[int, Rule]] = {
     Code.LITE_PULL_MESSAGE: _topic_and_group(_SUB),
     Code.BATCH_ACK_MESSAGE: _batch_ack,
     Code.PREPARE_BATCH: _send("b"),
+    Code.SEND_REPLY_MESSAGE: _reply("topic"),
+    Code.SEND_REPLY_MESSAGE_V2: _reply("b"),
     Code.END_TRANSACTIONS: _end_transactions,
     Code.UPDATE_AND_CREATE_TOPIC_LIST: _new_topics,
     Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _new_group,
@@ -316,8 +347,6 @@ OPEN: Final = frozenset(
         Code.GET_TIMER_CHECK_POINT,
         Code.GET_TIMER_METRICS,
         Code.QUERY_ASSIGNMENT,
-        Code.SEND_REPLY_MESSAGE,
-        Code.SEND_REPLY_MESSAGE_V2,
     }
 )
 """What every user may send, as in RocketMQ."""

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 from batonmq.broker.auth.core import AccessTable
 from batonmq.broker.auth.guard import Guard
 from batonmq.broker.auth.handlers import AccessHandlers
-from batonmq.broker.auth.stored import topic_of
+from batonmq.broker.auth.needs import Known
+from batonmq.broker.auth.stored import half_topic_at, topic_at
 from batonmq.broker.part import Part
 from batonmq.broker.tables.persistence import UNKNOWN_MARK, Master, Member, Table
 from batonmq.protocol.codes import ResponseCode
@@ -48,13 +49,17 @@ class AuthPart(Part):
         settings = self._broker.settings
         if settings.auth.authentication_enabled:
             cluster = settings.broker.broker_cluster_name
-            guard = Guard(self.table, settings.auth, cluster, self._topic_at)
+            known = Known(cluster, self._topic_at, self._half_topic_at)
+            guard = Guard(self.table, settings.auth, known)
             dispatcher.intercept(guard.interceptor)
+            self._broker.may_send = guard.may_send
         AccessHandlers(self._broker, self.table, self._changed).register(dispatcher)
 
     def _topic_at(self, offset: int) -> str | None:
-        record = self._broker.store.message_at(offset)
-        return None if record is None else topic_of(record)
+        return topic_at(self._broker.store, offset)
+
+    def _half_topic_at(self, offset: int) -> str | None:
+        return half_topic_at(self._broker.store, offset)
 
     def role_changed(self, role: RoleState) -> None:
         """A master creates the users of its file. A slave has its master's; until it has copied them, those

@@ -11,7 +11,7 @@ from enum import Enum
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Final, Self, TypeVar
 
-from batonmq.protocol.names import RETRY_PREFIX
+from batonmq.protocol.names import RETRY_PREFIX, holds_all_topics
 
 ANYTHING: Final = "*"
 USER: Final = "User"
@@ -105,7 +105,11 @@ class Resource:
         return f"{self.kind.value}:{self.name}{star}"
 
     def covers(self, other: Resource) -> bool:
-        """Whether this, perhaps a pattern, means the other, which is none."""
+        """Whether this, perhaps a pattern, means the other, which is none.
+
+        A pattern does not mean a topic in which brokers keep messages of all topics."""
+        if self.pattern is not Pattern.LITERAL and other.kind is Kind.TOPIC and holds_all_topics(other.name):
+            return False
         if self.kind is Kind.ANY:
             return True
         if self.kind is not other.kind:

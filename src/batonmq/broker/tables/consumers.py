@@ -59,6 +59,8 @@ class Member:
     version: int
     seen_ms: int
     """Time of its last heartbeat."""
+    user: str | None = None
+    """Who signed it, with access control."""
 
 
 @dataclass(slots=True)

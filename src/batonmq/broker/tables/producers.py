@@ -6,7 +6,7 @@ Heartbeats, unregistrations and closed connections change the table. Source: Roc
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from batonmq.broker.tables.consumers import Member
@@ -27,6 +27,8 @@ class ProducerTable:
         self._by_client: dict[str, Connection] = {}
         """Client id -> its latest connection."""
         self._client_ids: dict[Connection, str] = {}
+        self._users: dict[str, str | None] = {}
+        """Client id -> the user of its connection."""
 
     @property
     def groups(self) -> Mapping[str, Mapping[Connection, Member]]:
@@ -38,21 +40,36 @@ class ProducerTable:
         return None if found is None else list(found.values())
 
     def register(
-        self, group: str, connection: Connection, client_id: str, *, language: int, version: int, now_ms: int
+        self,
+        group: str,
+        connection: Connection,
+        client_id: str,
+        *,
+        language: int,
+        version: int,
+        now_ms: int,
+        user: str | None = None,
     ) -> bool:
-        """A heartbeat. True if the group has a new member."""
+        """A heartbeat that `user` has signed. True if the group has a new member."""
         if connection.closed:  # its close was handled already; a new member would stay until it expires
             return False
         members = self._groups.setdefault(group, {})
         new = connection not in members
-        members[connection] = Member(client_id, connection, language, version, now_ms)
+        members[connection] = Member(client_id, connection, language, version, now_ms, user)
         self._by_connection.setdefault(connection, {})[group] = None
         if new:
             if self._client_ids.get(connection, client_id) != client_id:
                 self._forget_client(connection)  # or its former id would stay for ever
-            self._by_client[client_id] = connection
+            if self._may_take(client_id, user):
+                self._by_client[client_id] = connection
+                self._users[client_id] = user
             self._client_ids[connection] = client_id
         return new
+
+    def _may_take(self, client_id: str, user: str | None) -> bool:
+        """Whether replies for a client may go to a user: not while another one is connected under that id."""
+        held_by = self._by_client.get(client_id)
+        return held_by is None or held_by.closed or self._users.get(client_id) == user
 
     def connection_of(self, client_id: str) -> Connection | None:
         """The connection of a producer, for replies to its requests; None if it is not connected."""
@@ -72,6 +89,7 @@ class ProducerTable:
         client_id = self._client_ids.pop(connection, None)
         if client_id is not None and self._by_client.get(client_id) is connection:
             del self._by_client[client_id]
+            self._users.pop(client_id, None)
 
     def _leave(self, group: str, connection: Connection) -> bool:
         members = self._groups.get(group)
@@ -102,9 +120,10 @@ class ProducerTable:
             self.connection_closed(connection)
         return list(silent)
 
-    def any_member(self, group: str) -> Member | None:
-        """One producer of the group, in turn, to check an open transaction; None if none is connected."""
-        members = [m for m in self._groups.get(group, {}).values() if not m.connection.closed]
+    def any_member(self, group: str, suits: Callable[[Member], bool] = lambda _: True) -> Member | None:
+        """One producer of the group that suits, in turn, to check an open transaction; None if none of those
+        is connected."""
+        members = [m for m in self._groups.get(group, {}).values() if not m.connection.closed and suits(m)]
         if not members:
             return None
         turn = self._next[group] = self._next.get(group, -1) + 1

@@ -252,7 +252,7 @@ class Deliverer:
             topic = record.properties.get(PROPERTY_REAL_TOPIC, "")
             key = record.properties.get(PROPERTY_UNIQUE_KEY, "")
             if not unit.roll and recalled and key:
-                found = {key, f"{topic}+{key}"} & recalled.keys()
+                found = {name for name in (key, f"{topic}+{key}") if topic in recalled.get(name, ())}
                 if found:
                     matched |= found
                     continue

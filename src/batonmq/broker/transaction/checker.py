@@ -273,7 +273,7 @@ class Checker:
         if place is None or group is None:
             self._nameless += 1
             return True
-        member = self._producer(group)
+        member = self._producer(group, place[0])
         if member is None:
             self._absent[group] = self._absent.get(group, 0) + 1
             return True
@@ -294,12 +294,17 @@ class Checker:
         self._term.counts.checks += 1
         return True
 
-    def _producer(self, group: str) -> Member | None:
-        """A connected producer of the group, if possible one that keeps up with its reads; None if there is
-        none."""
+    def _producer(self, group: str, topic: str) -> Member | None:
+        """A connected producer of the group whose user may send to the topic, if possible one that keeps up
+        with its reads; None if there is none."""
+        may_send = self._broker.may_send
+
+        def suits(member: Member) -> bool:
+            return may_send(member.user, topic, member.connection.peer)
+
         member = None
         for _ in range(ATTEMPTS):
-            member = self._broker.tables.producers.any_member(group)
+            member = self._broker.tables.producers.any_member(group, suits)
             if member is None or not member.connection.congested:
                 break
         return member

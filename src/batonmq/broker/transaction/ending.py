@@ -21,6 +21,7 @@ from batonmq.broker.transaction.batch import rows_of
 from batonmq.broker.transaction.core import State
 from batonmq.broker.transaction.half import LATER, ends_too_late, first_copy, real_place, to_committed
 from batonmq.net.dispatch import Dispatcher, Outcome, Reply, Request
+from batonmq.protocol.bodies.transactions import MOST_ENDS
 from batonmq.protocol.bodies.transactions import TransactionEnds as EndsBody
 from batonmq.protocol.codes import MessageSysFlag, ResponseCode
 from batonmq.protocol.errors import MQError
@@ -49,8 +50,6 @@ log = logging.getLogger(__name__)
 
 _NO_REMARK: Final = "not set any response code"
 """RocketMQ's remark for codes without one."""
-MOST_ENDS: Final = 4_096
-"""Most half messages in one request."""
 MOST_BYTES: Final = 32 << 20
 """Most bytes of all of them, because they are appended in one loop turn."""
 ROW_BYTES: Final = 128

@@ -164,14 +164,17 @@ class Term:
 
     def half_message(self, physical_offset: int) -> MessageExt | None:
         """The half message at a commit log offset, even an unconfirmed one; None if there is none."""
+        store = self._store
         try:
             # No record is longer than a file; `maxMessageSize` may have been greater than now.
-            view = self._store.read(physical_offset, self._store.config.mapped_file_size_commit_log)
+            view = store.read(physical_offset, store.config.mapped_file_size_commit_log)
             record = decode_record(view, check_crc=True, inflate=False)
         except (StoreError, MessageFormatError):
             return None
         if record.physical_offset != physical_offset or record.topic != TRANS_HALF_TOPIC:
             return None
+        if not store.has_record(TRANS_HALF_TOPIC, record.queue_id, record.queue_offset, physical_offset):
+            return None  # a part of a body
         return record
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec import field
 
 from batonmq.protocol.json import Body
@@ -24,7 +26,11 @@ class TransactionEnd(Body):
     msg_id: str
 
 
+MOST_ENDS: Final = 4_096
+"""Most half messages in one request."""
+
+
 class TransactionEnds(Body):
-    """Half messages to be committed or rolled back together."""
+    """Half messages to be committed or rolled back together, at most `MOST_ENDS`."""
 
     ends: list[TransactionEnd] = field(default_factory=list)

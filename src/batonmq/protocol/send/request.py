@@ -70,6 +70,8 @@ _V1: Final = int(RequestCode.SEND_MESSAGE)
 _V1_REPLY: Final = int(RequestCode.SEND_REPLY_MESSAGE)
 _BATCH_CODE: Final = int(RequestCode.SEND_BATCH_MESSAGE)
 _CACHE_SIZE: Final = 4096
+_CACHED_BYTES: Final = 512
+"""Longer ones are parsed each time: senders could fill all memory with them."""
 _DEFAULT_QUEUES: Final = str(DEFAULT_TOPIC_QUEUES)
 _INT_MIN: Final = -(2**31)
 _INT_MAX: Final = 2**31 - 1
@@ -204,9 +206,10 @@ def _parse_head(raw: bytes) -> _Head | None:
         head = _Head(group, topic, default_topic, int(queues))
     except (MQError, ValueError):
         return None
-    if len(_heads) >= _CACHE_SIZE:
-        _heads.clear()
-    _heads[raw] = head
+    if len(raw) <= _CACHED_BYTES:
+        if len(_heads) >= _CACHE_SIZE:
+            _heads.clear()
+        _heads[raw] = head
     return head
 
 
@@ -226,9 +229,10 @@ def _parse_tail(raw: bytes) -> _Tail | None:
             return None
     except (MQError, ValueError):
         return None
-    if len(_tails) >= _CACHE_SIZE or len(raw) > 512:
-        _tails.clear()
-    _tails[raw] = tail
+    if len(raw) <= _CACHED_BYTES:
+        if len(_tails) >= _CACHE_SIZE:
+            _tails.clear()
+        _tails[raw] = tail
     return tail
 
 

@@ -135,3 +135,11 @@ def test_old_clients_set_a_field_of_queries_after_they_sign(version: int, right:
 
 def test_passwords_are_not_shown() -> None:
     assert "secret" not in repr(User("alice", "secret")) + repr(UserInfo("alice", "secret"))
+
+
+def test_decisions_on_names_that_no_topic_has_are_not_remembered() -> None:
+    one = table()
+    for length in (255, 256, 1 << 20):
+        with pytest.raises(MQError, match="has no permission"):
+            one.authorize("alice", [Need(topic("x" * length), (Action.PUB,))], "127.0.0.1")
+    assert len(one._decisions) == 1

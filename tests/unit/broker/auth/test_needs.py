@@ -20,13 +20,16 @@ from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupList
 from batonmq.protocol.bodies.pop import BatchAck, BatchAckMessageRequestBody
 from batonmq.protocol.bodies.topics import CreateTopicListRequestBody, TopicConfig
-from batonmq.protocol.bodies.transactions import TransactionEnd, TransactionEnds
+from batonmq.protocol.bodies.transactions import MOST_ENDS, TransactionEnd, TransactionEnds
 from batonmq.protocol.codes import RequestCode as Code
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.frame import Command
 from batonmq.protocol.json import encode
+from batonmq.protocol.message.ids import encode_message_id, pack_host
 
-KNOWN = Known("c", {7: "T", 8: "%RETRY%g", 9: "S"}.get)
+MESSAGES = {7: "T", 8: "%RETRY%g", 9: "S"}
+KNOWN = Known("c", MESSAGES.get, MESSAGES.get)
+AT_9 = encode_message_id(pack_host("127.0.0.1", 1), 9)
 HEARTBEAT = HeartbeatData(
     consumer_data_set=[
         ConsumerData(
@@ -40,6 +43,7 @@ LOCKS = LockBatchRequestBody(
 )
 ACKS = BatchAckMessageRequestBody(acks=[BatchAck(consumer_group="g", topic="T")])
 ENDS = TransactionEnds(ends=[TransactionEnd(0, offset, "") for offset in (9, 1, 9)])
+TOO_MANY_ENDS = TransactionEnds(ends=[TransactionEnd(0, offset, "") for offset in range(MOST_ENDS + 1)])
 PULL = {"topic": "T", "consumerGroup": "g"}
 RETRY = {"topic": "%RETRY%g", "consumerGroup": "g"}
 
@@ -98,13 +102,25 @@ CASES: list[tuple[Code, dict[str, str], Any, list[str]]] = [
         ["Group:g Get", "Topic:A Get", "Topic:B Get"],
     ),
     (Code.VIEW_MESSAGE_BY_ID, {"offset": "1"}, None, []),
-    (Code.VIEW_MESSAGE_BY_ID, {"offset": "7"}, None, ["Topic:T Get"]),
-    (Code.VIEW_MESSAGE_BY_ID, {"offset": "8", "topic": "T"}, None, ["Topic:T Get", "Group:g Get"]),
+    (Code.VIEW_MESSAGE_BY_ID, {"offset": "7"}, None, ["Topic:T Sub,Get"]),
+    (Code.VIEW_MESSAGE_BY_ID, {"offset": "9", "topic": "T"}, None, ["Topic:T Get", "Topic:S Sub,Get"]),
+    (Code.VIEW_MESSAGE_BY_ID, {"offset": "8"}, None, ["Group:g Sub,Get"]),
     (Code.CONSUMER_SEND_MSG_BACK, {"group": "g", "offset": "9"}, None, ["Group:g Sub", "Topic:S Sub"]),
     (Code.END_TRANSACTION, {"topic": "T", "commitLogOffset": "7"}, None, ["Topic:T Pub"]),
     (Code.END_TRANSACTION, {"topic": "T", "commitLogOffset": "9"}, None, ["Topic:T Pub", "Topic:S Pub"]),
     (Code.END_TRANSACTION, {"commitLogOffset": "8"}, None, ["Group:g Sub"]),
     (Code.END_TRANSACTIONS, {}, ENDS, ["Topic:S Pub"]),
+    (Code.END_TRANSACTIONS, {}, TOO_MANY_ENDS, []),
+    (
+        Code.CONSUME_MESSAGE_DIRECTLY,
+        {"consumerGroup": "g", "msgId": AT_9},
+        None,
+        ["Group:g Sub", "Topic:S Sub"],
+    ),
+    (Code.RESUME_CHECK_HALF_MESSAGE, {"msgId": AT_9}, None, ["Topic:S Update"]),
+    (Code.SEND_REPLY_MESSAGE, {"topic": "c_REPLY_TOPIC"}, None, []),
+    (Code.SEND_REPLY_MESSAGE_V2, {"b": "c_REPLY_TOPIC"}, None, []),
+    (Code.SEND_REPLY_MESSAGE_V2, {"b": "T"}, None, ["Topic:T Pub"]),
     (Code.UPDATE_BROKER_CONFIG, {}, None, ["Cluster:c Update"]),
     (Code.AUTH_LIST_USER, {}, None, ["Cluster:c Get"]),
     (Code.GET_BROKER_RUNTIME_INFO, {}, None, []),

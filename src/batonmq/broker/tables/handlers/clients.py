@@ -34,6 +34,7 @@ from batonmq.protocol.headers.broker.replication import GetAllConsumerFilter
 from batonmq.protocol.headers.client import NotifyConsumerIdsChanged
 from batonmq.protocol.json import encode
 from batonmq.protocol.names import group_error, retry_topic
+from batonmq.protocol.signing import ACCESS_KEY
 from batonmq.protocol.tags import is_tag_type
 
 log = logging.getLogger(__name__)
@@ -184,6 +185,7 @@ class _HeartbeatRegistration:
                 language=self._command.language,
                 version=self._command.version,
                 now_ms=now_ms,
+                user=self._command.ext.get(ACCESS_KEY),
             )
         ]
         self._log("producer connected", joined)

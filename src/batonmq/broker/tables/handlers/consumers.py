@@ -26,6 +26,7 @@ from batonmq.protocol.headers.client import (
 from batonmq.protocol.json import decode, encode
 from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.ids import decode_message_id
+from batonmq.protocol.signing import unsigned
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,8 @@ class _RelayHandlers:
         member = self._broker.tables.consumers.member(group, client_id) if client_id else None
         if member is None:
             raise MQError(ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online")
-        command = Command(code, dict(request.command.ext), body or request.command.body)
+        # The signature is for this broker. The consumer could use it for requests of its own.
+        command = Command(code, unsigned(request.command.ext), body or request.command.body)
         try:
             answer = await member.connection.invoke(command, CALL_TIMEOUT_MS)
         except CallTimeout as error:
