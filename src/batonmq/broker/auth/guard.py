@@ -33,6 +33,7 @@ class Guard:
         self._unsigned = config.unsigned_codes | HINTS
         self._free = config.free_codes | HINTS
         self._authorizes = config.authorization_enabled
+        self._knows_producers = self._authorizes and int(RequestCode.HEART_BEAT) not in self._unsigned
         self.interceptor: Final = Interceptor(before=self._before)
 
     def _before(self, request: Request) -> None:
@@ -48,7 +49,7 @@ class Guard:
 
     def may_send(self, user: str | None, topic: str, peer: str) -> bool:
         """See `Broker.may_send`."""
-        if not self._authorizes:
+        if not self._knows_producers:
             return True
         try:
             self._table.authorize(user, [to_send(topic)], _address(peer))
