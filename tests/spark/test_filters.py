@@ -1,9 +1,8 @@
-"""What brokers select for Spark, and what Spark's filters leave out of a batch read."""
+"""What brokers select for Spark, and Spark's own filters."""
 
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -98,48 +97,32 @@ def test_a_stream_reads_what_brokers_select(session, topics_of_module, filled, t
     assert len(query.recentProgress) > 4
 
 
-def at(hours: int) -> str:
-    """A time so many hours from now, as a literal."""
-    return f"timestamp'{(datetime.now(UTC) + timedelta(hours=hours)).isoformat()}'"
-
-
-FILTERS = [
-    ("queueId = 1", lambda q, _: q == 1, lambda q, _: q == 1),
-    ("tags = 'a'", lambda _, n: n % 3 == 0, lambda _, n: n % 3 == 0),
-    ("tags IN ('a', 'b')", lambda _, n: n % 3 < 2, lambda _, n: n % 3 < 2),
-    ("queueOffset >= 10 AND queueOffset < 30", lambda _, n: 10 <= n < 30, lambda _, n: 10 <= n <= 30),
-    ("queueOffset > 1000000", lambda q, n: False, lambda q, n: False),
-    ("broker = 'nobody'", lambda q, n: False, lambda q, n: False),
-    ("topic = 'other'", lambda q, n: False, lambda q, n: False),
-    (f"timestamp > {at(2)}", lambda q, n: False, lambda q, n: False),
-    (f"timestamp < {at(-2)}", lambda q, n: False, lambda q, n: False),
-    (f"timestamp < {at(2)}", lambda q, n: True, lambda q, n: True),
-    ("length(value) = 1", lambda _, n: n < 10, lambda q, n: True),
-]
-"""Filter, the rows that it accepts, the messages that are read."""
-
-
-@pytest.mark.parametrize("case", range(len(FILTERS)))
-def test_sparks_filters_leave_out_messages(session, topics_of_module, filled, given, case):
-    condition, wanted, read = FILTERS[case]
-    given()
-    frame = topics_of_module.read(session, filled, f"{COLUMNS}, broker string")
-    assert rows(frame.where(condition)) == offsets(wanted)
-    assert given() == len(offsets(read))
-
-
 def test_a_filter_goes_with_the_option(session, topics_of_module, filled):
     frame = topics_of_module.read(session, filled, COLUMNS, tags="a || b").where("tags IN ('b', 'c')")
     assert rows(frame) == offsets(lambda _, n: n % 3 == 1)
 
 
-def test_without_filter_pushdown_all_is_read_and_filtered(session, topics_of_module, filled):
+@pytest.mark.parametrize("pushdown", ["true", "false"])
+@pytest.mark.parametrize("offline", [False, True])
+def test_each_use_of_a_frame_has_its_own_filter(
+    session, topics_of_module, cluster_of_module, filled, pushdown, offline
+):
+    """Spark keeps one plan for all uses of a frame."""
     key = "spark.sql.python.filterPushdown.enabled"
     held = session.conf.get(key)
-    session.conf.set(key, "false")
+    session.conf.set(key, pushdown)
     try:
-        frame = topics_of_module.read(session, filled, COLUMNS).where("tags = 'a' AND queueId = 1")
-        assert rows(frame) == offsets(lambda q, n: q == 1 and n % 3 == 0)
+        if offline:
+            reader = session.read.format("rocketmq-store").schema(COLUMNS).option("subscribe", filled)
+            frame = reader.load(str(cluster_of_module.store_path(0)))
+        else:
+            frame = topics_of_module.read(session, filled, COLUMNS)
+        some = "tags = 'a' AND queueId = 1"
+        assert rows(frame.where(some)) == offsets(lambda q, n: q == 1 and n % 3 == 0)
+        assert rows(frame) == offsets(lambda q, n: True)
+        both = frame.where(some).union(frame.where("queueOffset < 10 AND queueId = 0"))
+        wanted = offsets(lambda q, n: (q == 1 and n % 3 == 0) or (q == 0 and n < 10))
+        assert rows(both) == wanted
     finally:
         session.conf.set(key, held)
 

@@ -80,19 +80,6 @@ def test_filters_and_projection_give_what_spark_would(
     assert frame.where(F.col("topic") == "RMQ_SYS_TRACE_TOPIC").count() == 0
 
 
-def test_without_pushed_filters_the_rows_are_the_same(
-    session: SparkSession, cluster: LocalCluster, topics: Topics
-) -> None:
-    topic = topics.make()
-    topics.fill(topic, {0: bodies("b", 20)})
-    key = "spark.sql.python.filterPushdown.enabled"
-    session.conf.set(key, "false")
-    try:
-        assert read(session, store_of(cluster)).where(F.col("topic") == topic).count() == 20
-    finally:
-        session.conf.set(key, "true")
-
-
 def test_a_copy_is_read_with_its_tables(
     session: SparkSession, cluster: LocalCluster, topics: Topics, tmp_path: Path
 ) -> None:

@@ -10,7 +10,7 @@ import logging
 import ssl
 from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 from batonmq.client.filter import SQL92, Expression, Sql, subscription_data
 from batonmq.client.filter_check import check_subscription
@@ -57,6 +57,15 @@ _EMPTY = frozenset(
         int(ResponseCode.PULL_OFFSET_MOVED),
     }
 )
+
+
+_REMOVED: Final = "MESSAGE_WAS_REMOVING"
+
+
+def _none_selected(answer: Command) -> bool:
+    """Whether an answer without messages leads on because the broker selected none. Brokers also lead readers
+    over a hole in a queue, over messages that have expired, and to where an operator has moved their group."""
+    return answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY and answer.remark != _REMOVED
 
 
 class Pulled(NamedTuple):
@@ -207,8 +216,7 @@ class QueueReader:
         found = PullMessageResponse.from_ext(answer.ext)
         records: bytes | memoryview = answer.body if answer.code == ResponseCode.SUCCESS else b""
         selects = expression != ALL_TAGS and not is_mock(queue.broker_name)
-        if selects and answer.code == ResponseCode.PULL_NOT_FOUND:
-            # Not "none selected", which has another code: brokers lead readers over a hole in the queue.
+        if selects and not records and not _none_selected(answer):
             found.next_begin_offset = offset
         if records and found.offset_delta is not None:
             records = in_logical_queue(records, queue.queue_id, found.offset_delta)

@@ -37,7 +37,13 @@ DEFAULT_COLUMNS = ("value", "topic", "broker", "queueId", "queueOffset", "timest
 def schema_ddl(include_properties: bool) -> str:
     """The schema of a reader without a user's schema."""
     names = (*DEFAULT_COLUMNS, "properties") if include_properties else DEFAULT_COLUMNS
-    return ", ".join(f"{name} {COLUMNS[name][0]}" for name in names)
+    return as_ddl({name: COLUMNS[name][0] for name in names})
+
+
+def as_ddl(columns: Mapping[str, str]) -> str:
+    """Columns and their types as a schema. "timestamp" alone would depend on a setting of the session
+    (``spark.sql.timestampType``)."""
+    return ", ".join(f"{name} {of.replace('timestamp', 'timestamp_ltz')}" for name, of in columns.items())
 
 
 def columns_of(schema: StructType, known: Mapping[str, tuple[str, pa.DataType]] = COLUMNS) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ import uvloop
 from batonmq.client.filter import Expression, Sql
 from batonmq.client.offsets import GroupOffsets
 from batonmq.client.reader import READER_GROUP, Pulled, QueueReader
+from batonmq.net.errors import NetError
 from batonmq.protocol.bodies.common import MessageQueue, TopicList
 from batonmq.protocol.codes import ALL_TAGS
 from batonmq.protocol.errors import MQError, TopicNotExistError
@@ -41,6 +42,8 @@ BATCH_BYTES = 2 * 1024 * 1024
 """Records gathered before they are decoded: batches of a few thousand rows keep the cost per row low."""
 ROWS_AHEAD, MOST_PULLS_AHEAD = 4_096, 16
 """What is requested in advance: enough to keep a broker busy that answers 32 messages per pull."""
+PIECE_BYTES = 16 * 1024 * 1024
+"""A piece ends behind so many bytes: its messages may be larger than those by which pieces were cut."""
 SAMPLE_ROWS = 32
 """Messages that are looked at to know how large those of a queue are."""
 CATCH_UP_WAIT_S = 0.02
@@ -214,15 +217,23 @@ class Fetcher:
         return self.run(ask_all())
 
     def commit(self, group: str, offsets: SeenOffsets) -> None:
-        """Keep a group's offsets at the brokers. Raises `MQError`, `NetError`."""
+        """Keep a group's offsets at the brokers, as far as there are any for the queues. Raises the first
+        `MQError` or `NetError` at the end."""
 
-        async def commit_all() -> None:
+        async def commit_all() -> list[MQError | NetError]:
             committed = GroupOffsets(self._session, group)
+            errors: list[MQError | NetError] = []
             for topic, queues in offsets.items():
                 for name, offset in queues.items():
-                    await committed.commit(_queue(topic, name), offset)
+                    try:
+                        await committed.commit(_queue(topic, name), offset)
+                    except (MQError, NetError) as error:
+                        errors.append(error)
+            return errors
 
-        self.run(commit_all())
+        errors = self.run(commit_all())
+        if errors:
+            raise errors[0]
 
     # -- reading --------------------------------------------------------------------------------------
 
@@ -294,7 +305,8 @@ class Fetcher:
             await asyncio.gather(asked, return_exceptions=True)
 
     async def _pieces(self, queue: MessageQueue, begin: int, end: int) -> AsyncGenerator[Piece, None]:
-        """The messages of ``[begin, end)`` in order, up to the end or the first offset without a message.
+        """The messages of ``[begin, end)`` in order, up to the end, the first offset without a message, or
+        the first piece that is cut short.
 
         This requests the next pieces in advance, so that the broker works while this side decodes. The first
         pull shows how many messages the broker returns per pull (RocketMQ's default is 32); then enough pulls
@@ -327,15 +339,16 @@ class Fetcher:
             await asyncio.gather(*under_way, return_exceptions=True)
 
     async def _piece(self, queue: MessageQueue, begin: int, end: int, pulls: int | None = None) -> Piece:
-        """The messages ``[begin, end)`` with as many pulls as needed, or at most `pulls`."""
+        """The messages ``[begin, end)`` with as many pulls as needed, or at most `pulls`. Ends sooner behind
+        `PIECE_BYTES`."""
         records: list[Buffer] = []
-        at = begin
-        while at < end and (pulls is None or len(records) < pulls):
+        at, size = begin, 0
+        while at < end and size < PIECE_BYTES and (pulls is None or len(records) < pulls):
             pulled = await self._pull(queue, at, end)
             if not pulled.records:
                 break
             records.append(pulled.records)
-            at = pulled.next_offset
+            at, size = pulled.next_offset, size + len(pulled.records)
         return Piece(records, at, at >= end)
 
     async def _pull(self, queue: MessageQueue, offset: int, end: int) -> Pulled:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from batonmq.common.addresses import name_server_addresses
 from batonmq.protocol.codes import ALL_TAGS
 from batonmq.protocol.names import group_error
 from batonmq.protocol.signing import Credentials
+from batonmq.protocol.tags import MAX_EXPRESSION
 
 log = logging.getLogger(__name__)
 
@@ -30,10 +31,6 @@ OffsetSpec = int | Mapping[str, Mapping[str, int]]
 Times = Mapping[str, Mapping[str, int]]
 """``{topic: {"broker:queue": store time in ms}}``."""
 ERROR_STRATEGY, LATEST_STRATEGY = "error", "latest"
-
-
-MAX_EXPRESSION = 65_536
-"""Characters of an expression of tags that brokers read."""
 
 
 class ClearError(Exception):
@@ -381,7 +378,7 @@ def parse_read_options(raw: Mapping[str, str], *, streaming: bool) -> ReadOption
         fail_on_data_loss=flag(options, "failOnDataLoss", True),
         include_properties=flag(options, "includeProperties", False),
         poll_timeout_ms=number(options, "pollTimeoutMs") or 120_000,
-        tags=None if tags is None else _tags(tags),
+        tags=None if tags is None else tag_names(tags),
         sql=sql,
         read_from_slaves=flag(options, "readFromSlaves", False),
         pull_batch_size=number(options, "pullBatchSize") or 4_096,
@@ -408,21 +405,16 @@ def topic_names(text: str) -> tuple[str, ...]:
     return topics
 
 
-def _tags(text: str) -> frozenset[str] | None:
+def tag_names(text: str) -> frozenset[str] | None:
     """The value of `tags`; None for all."""
     if text.strip() == ALL_TAGS:
         return None
     tags = frozenset(tag.strip() for tag in text.split("||") if tag.strip())
     if not tags:
         raise OptionError("option 'tags' names no tag; write it as 'a || b'")
+    if len(text) > MAX_EXPRESSION:
+        raise OptionError(f"option 'tags' has {len(text)} characters, at most {MAX_EXPRESSION} are read")
     return tags
-
-
-def can_be_named(tags: Collection[str]) -> bool:
-    """Whether an expression of tags, as brokers read it, can name these."""
-    plain = all(tag and tag == tag.strip() and tag != ALL_TAGS and "||" not in tag for tag in tags)
-    text = " || ".join(tags)
-    return plain and "\ufffd" not in text and len(text) <= MAX_EXPRESSION
 
 
 def topic_pattern(text: str) -> str:

@@ -8,7 +8,6 @@ from itertools import pairwise
 from typing import Final
 
 from batonmq.spark.options import EARLIEST, LATEST, OptionError
-from batonmq.spark.pushdown import Wanted
 
 Offsets = dict[str, dict[str, int]]
 """``{topic: {"broker:queue": offset}}``: the shape of stream checkpoints and of the offset options."""
@@ -226,41 +225,6 @@ def expired_before(known: SeenOffsets, start: Offsets) -> list[tuple[str, str, i
         for queue, begin in queues.items()
         if begin > 0 and queue not in known.get(topic, {})
     ]
-
-
-def only_wanted(start: Offsets, end: Offsets, wanted: Wanted) -> tuple[Offsets, Offsets]:
-    """The offsets of the queues that a query wants, narrowed to those that it wants."""
-    low, high = wanted.min_queue_offset, wanted.max_queue_offset
-    begins: Offsets = {}
-    ends: Offsets = {}
-    for topic, queues in end.items():
-        for queue, stop in queues.items():
-            broker, _, queue_id = queue.rpartition(":")
-            if (
-                not wanted.wants_topic(topic)
-                or (wanted.brokers is not None and broker not in wanted.brokers)
-                or (wanted.queue_ids is not None and int(queue_id) not in wanted.queue_ids)
-            ):
-                continue
-            first = start.get(topic, {}).get(queue, 0)
-            if first < stop:  # else it is for `check_start` to say that this is wrong
-                first = first if low is None else max(first, low)
-                stop = stop if high is None else min(stop, high + 1)
-                if first >= stop:
-                    continue
-            begins.setdefault(topic, {})[queue] = first
-            ends.setdefault(topic, {})[queue] = stop
-    return begins, ends
-
-
-def later(one: Offsets, other: Offsets) -> Offsets:
-    """The later offset of each queue; `other` may lack some."""
-    return {t: {q: max(at, other.get(t, {}).get(q, at)) for q, at in qs.items()} for t, qs in one.items()}
-
-
-def earlier(one: Offsets, other: Offsets) -> Offsets:
-    """The earlier offset of each queue; `other` may lack some."""
-    return {t: {q: min(at, other.get(t, {}).get(q, at)) for q, at in qs.items()} for t, qs in one.items()}
 
 
 def check_end(end: Offsets, bounds: Bounds, *, fail_on_data_loss: bool) -> Offsets:

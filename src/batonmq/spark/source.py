@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -38,7 +37,6 @@ from batonmq.spark.options import (
     ERROR_STRATEGY,
     ReadOptions,
     Times,
-    can_be_named,
     parse_read_options,
 )
 from batonmq.spark.plan import (
@@ -51,20 +49,16 @@ from batonmq.spark.plan import (
     check_start,
     check_times,
     covers,
-    earlier,
     expired_before,
     keep_hidden,
-    later,
     limit,
     not_before,
     not_that_late,
-    only_wanted,
     resolve,
     rows_for,
     tasks,
     with_new_queues,
 )
-from batonmq.spark.pushdown import CLOCK_SLACK_MS, Wanted, filters_are_pushed, narrowed
 from batonmq.spark.worker import settle
 
 log = logging.getLogger(__name__)
@@ -104,8 +98,7 @@ class RocketMQSource(DataSource):
 
     @with_clear_errors
     def reader(self, schema: StructType) -> DataSourceReader:
-        kind = FilteringReader if filters_are_pushed() else RocketMQBatchReader
-        return kind(self._checked(streaming=False), columns_of(schema))
+        return RocketMQBatchReader(self._checked(streaming=False), columns_of(schema))
 
     @with_clear_errors
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -151,12 +144,15 @@ def _read(
 
 
 class RocketMQBatchReader(DataSourceReader):
-    """A bounded read: its offsets are fixed when the query is planned."""
+    """A bounded read: its offsets are fixed when the query is planned.
+
+    It takes no filters of Spark's (`pushFilters`): Spark 4.2 and 4.3 keep one plan for all uses of a frame in
+    a session, so one use would get the rows of another one's filter. Options say what to read instead.
+    """
 
     def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
         self._options = options
         self._columns = columns
-        self._wanted = Wanted()
 
     @with_clear_errors
     def partitions(self) -> Sequence[InputPartition]:
@@ -175,8 +171,6 @@ class RocketMQBatchReader(DataSourceReader):
             for named in (start, end):
                 if not covers(bounds, named):
                     bounds = fetch.bounds(named)
-            start, end = only_wanted(start, end, self._wanted)
-            start, end = self._in_time(fetch, start, end, bounds)
         start = check_start(start, bounds, fail_on_data_loss=options.fail_on_data_loss)
         end = check_end(end, bounds, fail_on_data_loss=options.fail_on_data_loss)
         work = tasks(
@@ -187,31 +181,8 @@ class RocketMQBatchReader(DataSourceReader):
         )
         return [RangePartition(wanted) for wanted in work]
 
-    def _in_time(
-        self, fetch: Fetcher, start: Offsets, end: Offsets, bounds: Bounds
-    ) -> tuple[Offsets, Offsets]:
-        """The offsets narrowed to the wanted store times, and `CLOCK_SLACK_MS` around them."""
-        low, high = self._wanted.min_time_ms, self._wanted.max_time_ms
-        held = {t: {q: bounds[t][q] for q in queues if q in bounds.get(t, {})} for t, queues in end.items()}
-        if low is not None:
-            start = later(start, fetch.offsets_at(held, max(0, low - CLOCK_SLACK_MS)))
-        if high is not None:
-            end = earlier(end, fetch.offsets_at(held, max(0, high + CLOCK_SLACK_MS + 1)))
-        return start, end
-
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, self._columns, partition)
-
-
-class FilteringReader(RocketMQBatchReader):
-    """`RocketMQBatchReader` that reads less where Spark's filters allow it."""
-
-    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
-        self._wanted = narrowed(self._wanted, filters)
-        tags = self._wanted.tags
-        if tags and self._options.tags is None and self._options.sql is None and can_be_named(tags):
-            self._options = replace(self._options, tags=tags)
-        return filters  # Spark evaluates them again, which costs next to nothing
 
 
 class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

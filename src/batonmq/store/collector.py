@@ -142,6 +142,12 @@ class Collector:
                 if found is None or physical_offset + size > max_offset:
                     self._removed = self._removed or not count
                     continue
+                if self._removed and not count:
+                    # The answer says that messages are gone, and the next one begins here: else a reader
+                    # with a filter would take them for messages that it does not want.
+                    self._full = True
+                    done -= 1
+                    break
                 if file is not None:
                     self._runs.append((file, begin - file.base, end - begin))
                 file, begin, end = found, physical_offset, physical_offset + size

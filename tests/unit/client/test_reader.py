@@ -91,21 +91,38 @@ async def test_a_pull_names_what_the_broker_is_to_select() -> None:
         assert broker.selected == [("*", "TAG"), ("a || b", "TAG"), ("n > 3", "SQL92")]
 
 
-class Holed(FakeBroker):
-    """As RocketMQ's broker where a consume queue lacks a file: it sends readers behind it."""
+class Leading(FakeBroker):
+    """Leads readers on: over a hole in a queue, over expired messages, to where an operator moved a group."""
+
+    code = ResponseCode.PULL_NOT_FOUND
+    remark = ""
 
     def more(self) -> dict[int, Callable[[Request], object]]:
-        answer = Reply(PullMessageResponse(0, 500, 0, 900), code=ResponseCode.PULL_NOT_FOUND)
-        return {RequestCode.PULL_MESSAGE: lambda request: answer}
+        def pull(_: Request) -> Reply:
+            return Reply(PullMessageResponse(0, 500, 0, 900), code=self.code, remark=self.remark)
+
+        return {RequestCode.PULL_MESSAGE: pull}
 
 
-async def test_a_hole_in_a_queue_is_not_taken_for_messages_not_selected() -> None:
+@pytest.mark.parametrize(
+    ("code", "remark", "following"),
+    [
+        (ResponseCode.PULL_NOT_FOUND, "", 100),
+        (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", 100),
+        (ResponseCode.PULL_RETRY_IMMEDIATELY, "MESSAGE_WAS_REMOVING", 100),
+        (ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE", 500),
+    ],
+)
+async def test_only_messages_that_a_broker_did_not_select_are_passed_over(
+    code: ResponseCode, remark: str, following: int
+) -> None:
     async with FakeCluster() as cluster:
-        await cluster.broker_of(Holed, "a")
+        broker = await cluster.broker_of(Leading, "a")
+        broker.code, broker.remark = code, remark
         cluster.topic("t", a=1)
         async with QueueReader(cluster.namesrv) as reader:
             for expression in ("a", batonmq.sql("n > 3")):
-                assert (await reader.pull(QUEUE, 100, expression=expression)).next_offset == 100
+                assert (await reader.pull(QUEUE, 100, expression=expression)).next_offset == following
 
 
 async def test_what_a_slave_does_not_have_its_master_gives() -> None:

@@ -114,6 +114,19 @@ class SelectingQueue(Queue):
         return Pulled(found, min(offset + self.looks, self.end), self.begin, self.end)
 
 
+class GrowingQueue(Queue):
+    """Its messages are much larger from `large` on."""
+
+    def __init__(self, end: int, gives: list[int], *, large: int) -> None:
+        super().__init__(0, end, gives)
+        self.large = large
+
+    async def pull(self, queue: object, offset: int, max_count: int, *, expression: object = "*") -> Pulled:
+        if offset < self.large:
+            return await super().pull(queue, offset, min(max_count, self.large - offset))
+        return await super().pull(queue, offset, 1)
+
+
 def read(
     monkeypatch, queue: Queue, begin: int, end: int, *, broker: str = "b", **options: object
 ) -> list[int]:
@@ -292,3 +305,40 @@ def test_selected_messages_that_have_expired_are_missed(monkeypatch):
 def test_filters_that_select_nothing_are_named(given_options, problem):
     with pytest.raises(OptionError, match=problem):
         parse_read_options({"namesrvAddr": "h:1", "subscribe": "t", **given_options}, streaming=True)
+
+
+def test_pieces_of_large_messages_are_cut(monkeypatch):
+    monkeypatch.setattr(fetch, "PIECE_BYTES", 1_000)
+    queue = GrowingQueue(400, [100], large=200)
+    sizes = []
+    piece = fetch.Fetcher._piece
+
+    async def spied(self, *args, **kwargs):
+        found = await piece(self, *args, **kwargs)
+        sizes.append(sum(map(len, found.records)))
+        return found
+
+    monkeypatch.setattr(fetch.Fetcher, "_piece", spied)
+    assert read(monkeypatch, queue, 0, 400) == list(range(400))
+    one = len(record(399))
+    assert max(sizes[3:]) < 1_000 + one
+
+
+def test_offsets_are_committed_for_all_queues_that_take_them(monkeypatch):
+    kept = {}
+
+    class Offsets:
+        def __init__(self, *args):
+            pass
+
+        async def commit(self, queue, offset):
+            if queue.topic == "gone":
+                raise TopicNotExistError("gone")
+            kept[queue.topic, queue.queue_id] = offset
+
+    monkeypatch.setattr(fetch, "GroupOffsets", Offsets)
+    monkeypatch.setattr(fetch, "QueueReader", lambda *args, **kwargs: Queue(0, 1, [1]))
+    raw = {"namesrvAddr": "h:1", "subscribe": "t"}
+    with fetcher(parse_read_options(raw, streaming=False)) as fetch_, pytest.raises(TopicNotExistError):
+        fetch_.commit("g", {"a": {"b:0": 1}, "gone": {"b:0": 2}, "z": {"b:1": 3}})
+    assert kept == {("a", 0): 1, ("z", 1): 3}

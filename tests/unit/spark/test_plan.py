@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batonmq.protocol.signing import Credentials
-from batonmq.spark.options import EARLIEST, LATEST, OptionError, can_be_named, parse_read_options
+from batonmq.spark.options import EARLIEST, LATEST, OptionError, parse_read_options
 from batonmq.spark.plan import (
     MANY_TASKS,
     SHARED_ROWS,
@@ -18,21 +18,17 @@ from batonmq.spark.plan import (
     check_start,
     check_times,
     covers,
-    earlier,
     expired_before,
     keep_hidden,
-    later,
     limit,
     not_before,
     not_that_late,
-    only_wanted,
     ranges,
     resolve,
     rows_for,
     tasks,
     with_new_queues,
 )
-from batonmq.spark.pushdown import Wanted
 
 BOUNDS = {"t": {"b:0": QueueBounds(10, 30), "b:1": QueueBounds(0, 5)}}
 
@@ -230,47 +226,6 @@ def test_options_for_streams_are_named_in_a_batch_read(caplog):
 def test_new_queues_that_have_lost_messages_are_found():
     start = {"t": {"b:0": 5, "b:1": 3, "b:2": 0}, "u": {"b:0": 7}}
     assert expired_before({"t": {"b:0": 5}}, start) == [("t", "b:1", 3), ("u", "b:0", 7)]
-
-
-START = {"t": {"b:0": 5, "b:1": 0, "c:0": 7}, "u": {"b:0": 1}}
-END = {"t": {"b:0": 50, "b:1": 60, "c:0": 70}, "u": {"b:0": 10}}
-
-
-@pytest.mark.parametrize(
-    ("wanted", "start", "end"),
-    [
-        (Wanted(), START, END),
-        (Wanted(topics=frozenset({"u", "x"})), {"u": START["u"]}, {"u": END["u"]}),
-        (Wanted(brokers=frozenset({"c"})), {"t": {"c:0": 7}}, {"t": {"c:0": 70}}),
-        (Wanted(queue_ids=frozenset({1})), {"t": {"b:1": 0}}, {"t": {"b:1": 60}}),
-        (
-            Wanted(topics=frozenset({"t"}), min_queue_offset=6, max_queue_offset=59),
-            {"t": {"b:0": 6, "b:1": 6, "c:0": 7}},
-            {"t": {"b:0": 50, "b:1": 60, "c:0": 60}},
-        ),
-        (Wanted(topics=frozenset({"u"}), max_queue_offset=0), {}, {}),
-        (Wanted(min_queue_offset=65), {"t": {"c:0": 65}}, {"t": {"c:0": 70}}),
-        (Wanted(min_queue_offset=1_000_000), {}, {}),
-    ],
-)
-def test_offsets_are_narrowed_to_what_a_query_wants(wanted, start, end):
-    assert only_wanted(START, END, wanted) == (start, end)
-
-
-def test_a_start_behind_the_end_stays_to_be_reported():
-    start, end = {"t": {"b:0": 90}}, {"t": {"b:0": 50}}
-    assert only_wanted(start, end, Wanted(min_queue_offset=10, max_queue_offset=20)) == (start, end)
-
-
-def test_the_later_and_the_earlier_of_two_offsets():
-    one, other = {"t": {"b:0": 5, "b:1": 9}, "u": {"b:0": 1}}, {"t": {"b:0": 7, "b:1": 2, "b:2": 3}}
-    assert later(one, other) == {"t": {"b:0": 7, "b:1": 9}, "u": {"b:0": 1}}
-    assert earlier(one, other) == {"t": {"b:0": 5, "b:1": 2}, "u": {"b:0": 1}}
-
-
-@pytest.mark.parametrize("tags", [["*"], [""], [" a"], ["a", "b||c"], ["\ufffd"], ["a" * 70_000]])
-def test_tags_that_an_expression_cannot_name_are_left_to_spark(tags):
-    assert can_be_named(["a", "b c"]) and not can_be_named(tags)
 
 
 def test_queues_that_only_the_topic_has_begin_at_their_first_message():

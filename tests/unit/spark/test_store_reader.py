@@ -5,14 +5,12 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, LessThan, Not
 
 from batonmq.broker.timer import layout
 from batonmq.broker.timer.timer_store import Entry, TimerStore
@@ -27,7 +25,6 @@ from batonmq.protocol.message.record import StoredMessage, decode_record, encode
 from batonmq.protocol.names import TRANS_HALF_TOPIC
 from batonmq.spark.decode import frame_starts
 from batonmq.spark.options import OptionError
-from batonmq.spark.pushdown import narrowed
 from batonmq.spark.store import directory
 from batonmq.spark.store.columns import STORE_COLUMNS, TABLE_COLUMNS
 from batonmq.spark.store.directory import beginnings, inspect, queue_files, store_roots
@@ -405,32 +402,32 @@ def test_what_is_no_store_is_an_error(tmp_path: Path) -> None:
 # -- which records
 
 
-def test_filters_narrow_what_is_read_and_never_too_far(made: Made) -> None:
+def test_options_narrow_what_is_read(made: Made) -> None:
     for n in range(100):
         made.clock.advance(1000)
-        made.put(b"%d" % n, topic="TU"[n % 2], queue_id=n % 3, TAGS="ab"[n % 4 // 2])
+        made.put(b"%d" % n, topic="TU"[n % 2], queue_id=n % 3, TAGS="abc"[n % 3])
     every = rows(made.root)
-    middle = every[50]["timestamp"]
-    cases: list[tuple[list[Any], Any]] = [
-        ([EqualTo(("topic",), "T")], lambda r: r["topic"] == "T"),
-        ([In(("topic",), ("T", "V"))], lambda r: r["topic"] == "T"),
+    middle = int(every[50]["timestamp"].timestamp() * 1000)
+    cases: list[tuple[dict[str, str], Any]] = [
+        ({"subscribe": "T"}, lambda r: r["topic"] == "T"),
+        ({"subscribe": "T,V"}, lambda r: r["topic"] == "T"),
+        ({"tags": "a", "queueIds": "0, 1"}, lambda r: r["tags"] == "a" and r["queueId"] in (0, 1)),
+        ({"tags": " a || b "}, lambda r: r["tags"] in ("a", "b")),
+        ({"tags": "*"}, lambda _: True),
+        ({"startingTimestamp": str(middle)}, lambda r: r["timestamp"] >= every[50]["timestamp"]),
+        ({"endingTimestamp": str(middle)}, lambda r: r["timestamp"] < every[50]["timestamp"]),
         (
-            [EqualTo(("tags",), "a"), EqualTo(("queueId",), 1)],
-            lambda r: r["tags"] == "a" and r["queueId"] == 1,
-        ),
-        ([GreaterThanOrEqual(("timestamp",), middle)], lambda r: r["timestamp"] >= middle),
-        ([LessThan(("timestamp",), middle)], lambda r: r["timestamp"] <= middle),
-        (
-            [GreaterThan(("queueOffset",), 5), LessThan(("physicalOffset",), 9000)],
+            {"minQueueOffset": "5", "maxPhysicalOffset": "9000"},
             lambda r: r["queueOffset"] >= 5 and r["physicalOffset"] <= 9000,
         ),
-        ([Not(EqualTo(("topic",), "T"))], lambda r: True),
-        ([EqualTo(("topic", "x"), "T")], lambda r: True),
-        ([EqualTo(("topic",), "T"), EqualTo(("topic",), "U")], lambda r: False),
+        (
+            {"maxQueueOffset": "5", "minPhysicalOffset": "900"},
+            lambda r: r["queueOffset"] <= 5 and r["physicalOffset"] >= 900,
+        ),
     ]
-    for filters, wanted in cases:
-        got = rows(made.root, selection=narrowed(Selection(), filters))
-        assert [r["value"] for r in got] == [r["value"] for r in every if wanted(r)], filters
+    for given_options, wanted in cases:
+        got = rows(made.root, selection=selection_of(parse_store_options({"path": "x", **given_options})))
+        assert [r["value"] for r in got] == [r["value"] for r in every if wanted(r)], given_options
 
 
 def test_a_tag_that_is_no_text_is_found_by_what_its_column_shows(made: Made) -> None:
@@ -438,14 +435,7 @@ def test_a_tag_that_is_no_text_is_found_by_what_its_column_shows(made: Made) -> 
     path = made.root / "commitlog" / f"{0:020d}"
     path.write_bytes(path.read_bytes().replace(b"TAGS\x01x", b"TAGS\x01\xff"))
     (shown,) = {row["tags"] for row in rows(made.root)}
-    assert len(rows(made.root, selection=narrowed(Selection(), [EqualTo(("tags",), shown)]))) == 1
-
-
-def test_a_fraction_of_a_millisecond_never_cuts_a_message_off() -> None:
-    at = datetime(2026, 1, 2, 3, 4, 5, 678_999, tzinfo=UTC)
-    narrow = narrowed(Selection(), [LessThan(("timestamp",), at), GreaterThan(("timestamp",), at)])
-    whole = int(at.replace(microsecond=678_000).timestamp() * 1000)
-    assert (narrow.min_time_ms, narrow.max_time_ms) == (whole, whole)
+    assert len(rows(made.root, selection=Selection(tags=frozenset({shown})))) == 1
 
 
 def test_pieces_far_outside_the_wanted_times_are_not_read(made: Made) -> None:
@@ -455,10 +445,8 @@ def test_pieces_far_outside_the_wanted_times_are_not_read(made: Made) -> None:
     found = inspect(made.root)
     pieces = cut(found, found.end, beginnings(made.root, cut_points(found, found.end, 1000)))
     every = rows(made.root)
-    begin = every[100]["timestamp"]
-    wanted = narrowed(
-        Selection(), [GreaterThanOrEqual(("timestamp",), begin), LessThan(("timestamp",), begin)]
-    )
+    begin = int(every[100]["timestamp"].timestamp() * 1000)
+    wanted = Selection(min_time_ms=begin, max_time_ms=begin)
     times = [
         next(int(r["timestamp"].timestamp() * 1000) for r in every if r["physicalOffset"] == p.begin)
         for p in pieces
@@ -574,6 +562,14 @@ def test_a_broken_timer_checkpoint_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given_options", "problem"),
     [
+        ({"path": "x", "queueIds": "1,b"}, "queueIds"),
+        ({"path": "x", "queueIds": ""}, "queueIds"),
+        ({"path": "x", "tags": " || "}, "names no tag"),
+        ({"path": "x", "tags": "t" * 70_000}, "70000 characters"),
+        (
+            {"path": "x", "table": "epochs", "subscribe": "T"},
+            "'subscribe' has no effect on the table 'epochs'",
+        ),
         ({}, "'path' is missing"),
         ({"path": "/x", "table": "queue"}, "'table' must be one of"),
         ({"path": "/x", "tabel": "files"}, "unknown option 'tabel'"),

@@ -93,6 +93,12 @@ def test_a_filter_by_properties_says_that_messages_are_gone_as_any_reader_learns
     assert gone.status is GetStatus.MESSAGE_WAS_REMOVING
     filtered = store.get("T", 0, 0, 1, message_filter=Filter(None, lambda properties: False))
     assert filtered.status is GetStatus.MESSAGE_WAS_REMOVING
+    for message_filter in (None, Filter(None, lambda properties: properties.find(b"N\x0119") >= 0)):
+        gone = store.get("T", 0, 0, 32, message_filter=message_filter)
+        assert gone.status is GetStatus.MESSAGE_WAS_REMOVING and 0 < gone.next_offset < 19
+        found = store.get("T", 0, gone.next_offset, 32, message_filter=message_filter)
+        assert found.status is GetStatus.FOUND
+        assert found.count == (1 if message_filter else found.next_offset - gone.next_offset)
 
 
 def test_what_may_be_out_of_memory_can_be_fetched_first(opener):

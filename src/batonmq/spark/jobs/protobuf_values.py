@@ -246,7 +246,7 @@ def _decode(descriptors: bytes, name: str, bodies: pa.Array) -> pa.Array:
     def row(body: bytes) -> dict[str, Any] | None:
         try:
             message = message_class.FromString(body)
-            return convert(message) if message.IsInitialized() else None
+            return convert(message) if message_class.IsInitialized(message) else None
         except (DecodeError, OverflowError, UnicodeDecodeError):
             return None
 

@@ -13,6 +13,7 @@ from batonmq.spark.options import (
     known_options,
     number,
     option_rows,
+    tag_names,
     topic_names,
     topic_pattern,
 )
@@ -39,6 +40,13 @@ class StoreOptions:
     """Store time, ms since the epoch, inclusive."""
     ending_timestamp_ms: int | None = None
     """Exclusive."""
+    tags: frozenset[str] | None = None
+    queue_ids: frozenset[int] | None = None
+    min_queue_offset: int | None = None
+    """Inclusive, as the next three."""
+    max_queue_offset: int | None = None
+    min_physical_offset: int | None = None
+    max_physical_offset: int | None = None
     broker_name: str | None = None
     include_unconfirmed: bool = False
     include_system_topics: bool = False
@@ -66,6 +74,12 @@ STORE_OPTIONS = (
         "startingTimestamp", "", "messages", "Only messages stored at this time (ms since 1970) or later."
     ),
     Option("endingTimestamp", "", "messages", "Only messages stored before this time (ms since 1970)."),
+    Option("tags", "", "messages", "Only messages with one of these tags, `a || b`."),
+    Option("queueIds", "", "messages", "Only messages of these queues of each topic: `0,3`."),
+    Option("minQueueOffset", "", "messages", "Only messages at this offset of their queue or later."),
+    Option("maxQueueOffset", "", "messages", "Only messages at this offset of their queue or earlier."),
+    Option("minPhysicalOffset", "", "messages", "Only messages at this offset of the commit log or later."),
+    Option("maxPhysicalOffset", "", "messages", "Only messages at this offset of the commit log or earlier."),
     Option("includeUnconfirmed", "`false`", "messages", "Also read messages after the confirm offset."),
     Option(
         "includeSystemTopics",
@@ -118,6 +132,8 @@ def parse_store_options(raw: Mapping[str, str]) -> StoreOptions:
         raise OptionError(f"option 'table' must be one of {', '.join(TABLES)}, not {options['table']!r}")
     if "subscribe" in options and "subscribepattern" in options:
         raise OptionError("give one of 'subscribe' and 'subscribePattern'")
+    if table != MESSAGES:
+        _refuse_what_tables_ignore(options, table)
     pattern = topic_pattern(options["subscribepattern"]) if "subscribepattern" in options else None
     return StoreOptions(
         paths=paths,
@@ -126,6 +142,12 @@ def parse_store_options(raw: Mapping[str, str]) -> StoreOptions:
         pattern=pattern,
         starting_timestamp_ms=number(options, "startingTimestamp", at_least=0),
         ending_timestamp_ms=number(options, "endingTimestamp", at_least=0),
+        tags=tag_names(options["tags"]) if "tags" in options else None,
+        queue_ids=_queue_ids(options["queueids"]) if "queueids" in options else None,
+        min_queue_offset=number(options, "minQueueOffset", at_least=0),
+        max_queue_offset=number(options, "maxQueueOffset", at_least=0),
+        min_physical_offset=number(options, "minPhysicalOffset", at_least=0),
+        max_physical_offset=number(options, "maxPhysicalOffset", at_least=0),
         broker_name=options.get("brokername"),
         include_unconfirmed=flag(options, "includeUnconfirmed", False),
         include_system_topics=flag(options, "includeSystemTopics", False),
@@ -134,3 +156,16 @@ def parse_store_options(raw: Mapping[str, str]) -> StoreOptions:
         max_partition_bytes=number(options, "maxPartitionBytes", at_least=LEAST_PIECE) or DEFAULT_PIECE,
         max_hash_slot_num=number(options, "maxHashSlotNum"),
     )
+
+
+def _queue_ids(text: str) -> frozenset[int]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
+        raise OptionError(f"option 'queueIds' must be numbers separated by commas, not {text!r}")
+    return frozenset(map(int, parts))
+
+
+def _refuse_what_tables_ignore(options: Mapping[str, str], table: str) -> None:
+    for option in STORE_OPTIONS:
+        if option.name.lower() in options and option.reads not in ("all", table) and option.name != "path":
+            raise OptionError(f"option {option.name!r} has no effect on the table {table!r}")

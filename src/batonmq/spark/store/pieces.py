@@ -6,11 +6,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Final
 
 from batonmq.protocol.names import is_system_topic
-from batonmq.spark.pushdown import CLOCK_SLACK_MS, Wanted
 from batonmq.spark.store.directory import LogFile, StoreLog
 from batonmq.spark.store.options import StoreOptions
+
+CLOCK_SLACK_MS: Final = 3_600_000
+"""What lies this far outside the wanted store times is not read at all. Store times ascend in a log, but for
+clocks that were put back, or differ between two masters: by less than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +66,19 @@ def in_time(pieces: Sequence[Piece], times: Sequence[int | None], wanted: Select
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selection(Wanted):
-    """Which records a query wants."""
+class Selection:
+    """Which records a query wants; bounds are inclusive, None is no bound."""
 
+    topics: frozenset[str] | None = None
     pattern: str | None = None
+    tags: frozenset[str] | None = None
+    queue_ids: frozenset[int] | None = None
+    min_time_ms: int | None = None
+    max_time_ms: int | None = None
+    min_physical: int | None = None
+    max_physical: int | None = None
+    min_queue_offset: int | None = None
+    max_queue_offset: int | None = None
     system_topics: bool = False
     """Whether the system's topics count where `topics` is None, and records that enter no consume queue."""
 
@@ -87,4 +100,10 @@ def selection_of(options: StoreOptions) -> Selection:
         system_topics=options.include_system_topics,
         min_time_ms=options.starting_timestamp_ms,
         max_time_ms=None if end is None else end - 1,
+        tags=options.tags,
+        queue_ids=options.queue_ids,
+        min_physical=options.min_physical_offset,
+        max_physical=options.max_physical_offset,
+        min_queue_offset=options.min_queue_offset,
+        max_queue_offset=options.max_queue_offset,
     )

@@ -7,7 +7,7 @@ some of them need is imported where it is used.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,7 @@ from batonmq.common.files import reason
 from batonmq.protocol.codes import MessageSysFlag
 from batonmq.protocol.message.layout import MAGIC_V1, MAGIC_V2, POSITIONS, SIZE_MAGIC
 from batonmq.spark.clear_errors import clear_errors, with_clear_errors
-from batonmq.spark.columns import DEFAULT_COLUMNS, columns_of
-from batonmq.spark.pushdown import filters_are_pushed, narrowed
+from batonmq.spark.columns import DEFAULT_COLUMNS, as_ddl, columns_of
 from batonmq.spark.store.columns import STORE_COLUMNS, TABLE_COLUMNS
 from batonmq.spark.store.directory import (
     StoreLog,
@@ -87,9 +86,9 @@ class RocketMQStoreSource(DataSource):
     def schema(self) -> str:
         options = parse_store_options(dict(self.options))
         if options.table != MESSAGES:
-            return ", ".join(f"{n} {kind}" for n, (kind, _) in TABLE_COLUMNS[options.table].items())
+            return as_ddl({name: kind for name, (kind, _) in TABLE_COLUMNS[options.table].items()})
         names = (*DEFAULT_COLUMNS, "properties") if options.include_properties else DEFAULT_COLUMNS
-        return ", ".join(f"{name} {STORE_COLUMNS[name][0]}" for name in names)
+        return as_ddl({name: STORE_COLUMNS[name][0] for name in names})
 
     @with_clear_errors
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -98,11 +97,12 @@ class RocketMQStoreSource(DataSource):
         columns = columns_of(schema, known)
         if options.table != MESSAGES:
             return TableReader(options, columns)
-        return FilteringReader(options, columns) if filters_are_pushed() else StoreReader(options, columns)
+        return StoreReader(options, columns)
 
 
 class StoreReader(DataSourceReader):
-    """Messages. What is read is fixed when the query is planned."""
+    """Messages. What is read is fixed when the query is planned. It takes no filters of Spark's, as
+    `batonmq.spark.source.RocketMQBatchReader`."""
 
     def __init__(self, options: StoreOptions, columns: tuple[str, ...]) -> None:
         self._options = options
@@ -133,14 +133,6 @@ class StoreReader(DataSourceReader):
                     self._columns,
                     fail_on_data_loss=self._options.fail_on_data_loss,
                 )
-
-
-class FilteringReader(StoreReader):
-    """`StoreReader` that narrows its selection by Spark's filters."""
-
-    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
-        self._selection = narrowed(self._selection, filters)
-        return filters  # Spark evaluates them again, which costs next to nothing
 
 
 class TableReader(DataSourceReader):
@@ -209,14 +201,12 @@ def _report(found: StoreLog, fail_on_data_loss: bool) -> None:
 
 
 def _touching(pieces: list[Piece], wanted: Selection) -> list[Piece]:
-    """The pieces that may hold wanted records, by broker, commit log offset and store time."""
+    """The pieces that may hold wanted records, by commit log offset and store time."""
     low, high = wanted.min_physical, wanted.max_physical
     pieces = [
         piece
         for piece in pieces
-        if (low is None or piece.end > low)
-        and (high is None or piece.begin <= high)
-        and (wanted.brokers is None or piece.broker in wanted.brokers)
+        if (low is None or piece.end > low) and (high is None or piece.begin <= high)
     ]
     if wanted.min_time_ms is None and wanted.max_time_ms is None:
         return pieces
