@@ -64,7 +64,7 @@ _REMOVED: Final = "MESSAGE_WAS_REMOVING"
 
 def _none_selected(answer: Command) -> bool:
     """Whether an answer without messages leads on because the broker selected none. Brokers also lead readers
-    over a hole in a queue, over messages that have expired, and to where an operator has moved their group."""
+    over a hole in a queue, over expired messages, and to where an operator has moved their group."""
     return answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY and answer.remark != _REMOVED
 
 

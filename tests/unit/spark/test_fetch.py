@@ -283,7 +283,7 @@ def test_messages_that_the_broker_selects(begin, tags, gives, looks, hidden, dat
     for wanted in ("Aa", "c || d", "x"):
         queue = SelectingQueue(begin, tags, gives, looks=looks, hidden=hidden)
         with pytest.MonkeyPatch.context() as patch:
-            found = read(patch, queue, first, last, tags=wanted)
+            found = read(patch, queue, first, last, tags=wanted, pollTimeoutMs=5_000)
         assert found == [n for n in range(first, last) if tags[n - begin] in wanted.split(" || ")]
 
 
