@@ -137,6 +137,31 @@ def test_an_archive_that_is_not_there_is_one_line(job, topics, tmp_path):
     assert errors == [f"Error: [PATH_NOT_FOUND] Path does not exist: file:{tmp_path}/none"]
 
 
+def test_an_archive_goes_on_with_its_own_checkpoint_only(session, topics, tmp_path):
+    """Spark would write nothing for batches whose numbers the archive has already."""
+    one, two = topics.make(), topics.make()
+    for topic in (one, two):
+        topics.fill(topic, {0: [b"%d" % n for n in range(30)]})
+
+    def run(topic, checkpoint):
+        query = archive.start(
+            session,
+            namesrv=topics.namesrv,
+            topic=topic,
+            target=tmp_path / "archive",
+            checkpoint=tmp_path / checkpoint,
+            max_offsets_per_trigger=10,
+        )
+        return archive.finish(query).rows
+
+    assert run(one, "first") == 30
+    with pytest.raises(archive.ArchiveError, match="has 3 batches of another checkpoint than"):
+        run(two, "second")
+    topics.fill(one, {0: [b"c"] * 3})
+    assert run(one, "first") == 3
+    assert archive.read(session, str(tmp_path / "archive")).count() == 33
+
+
 def test_json_bodies_are_decoded_and_kept(session, topics, tmp_path):
     topic = topics.make()
     bodies = [b'{"id": 1, "name": "a"}', b'{"id": 2}', b"no json", b'{"id": "x", "name": "b"}']

@@ -312,7 +312,8 @@ def mirror(
     ended, copied = False, 0
     while not ended:
         ended = bool(query.awaitTermination(_TRANSLATE_S))
-        moved = asyncio.run(_translated(wanted, lanes)) if groups else 0
+        with one_line():
+            moved = asyncio.run(_translated(wanted, lanes))
         rows = sum(progress["numInputRows"] for progress in query.recentProgress)
         if rows != copied or moved:
             click.echo(f"{rows:,} messages in the last batches; {moved} offsets of groups moved", err=True)
@@ -320,15 +321,17 @@ def mirror(
 
 
 async def _translated(wanted: Mirror, lanes: Sequence[Lane]) -> int:
-    """How many offsets moved; an outage is one line, and the next time makes up for it."""
+    """How many offsets moved; an outage is one line, and the next time makes up for it. Raises `MirrorError`
+    if the source has new queues."""
     from batonmq.net.errors import NetError
     from batonmq.protocol.errors import MQError
     from batonmq.spark.jobs import mirror as job
 
     try:
-        return await job.translate(wanted, lanes)
+        await job.check_queues(wanted, lanes)
+        return await job.translate(wanted, lanes) if wanted.groups else 0
     except (NetError, MQError) as error:
-        click.echo(f"offsets of groups stay where they are for now: {error}", err=True)
+        click.echo(f"queues are not looked at, and offsets of groups stay, for now: {error}", err=True)
         return 0
 
 

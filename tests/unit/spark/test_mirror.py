@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from batonmq.protocol.bodies.common import MessageQueue
-from batonmq.spark.jobs.mirror import Lane, Mirror, MirrorError, decode_lanes, encode_lanes, lanes_of
+from batonmq.spark.jobs.mirror import (
+    Lane,
+    Mirror,
+    MirrorError,
+    decode_lanes,
+    encode_lanes,
+    lanes_of,
+    with_new_queues,
+)
 
 
 def queues(*places: tuple[str, int]) -> list[MessageQueue]:
@@ -34,6 +42,21 @@ def test_queues_that_share_a_target_have_no_translation() -> None:
     lanes = lanes_of(dict.fromkeys(SOURCES, 0), [target], {target: 0})
     assert [(lane.target, lane.difference) for lane in lanes] == [(target, None), (target, None)]
     assert lanes[0].translated(5) is None
+
+
+def test_queues_that_the_source_gets_later_are_copied_from_their_first_message() -> None:
+    targets = queues(("a", 0), ("a", 1), ("x", 0))
+    ends = dict(zip(targets, (50, 9, 0), strict=True))
+    lanes = lanes_of({SOURCES[0]: 10}, targets, ends)
+    starts = dict(zip([*SOURCES, *queues(("c", 0), ("c", 1))], (10, 4, 0, 0), strict=True))
+    found = with_new_queues(lanes, starts, targets, ends)
+    assert found == [
+        Lane(SOURCES[0], targets[0], 10, None),  # shares its target now
+        Lane(SOURCES[1], targets[1], 4, 5),
+        Lane(queues(("c", 0))[0], targets[2], 0, 0),
+        Lane(queues(("c", 1))[0], targets[0], 0, None),
+    ]
+    assert with_new_queues(found, starts, targets, ends) == found
 
 
 def test_lanes_are_kept_between_runs(tmp_path: Path) -> None:

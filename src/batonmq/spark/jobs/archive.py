@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from batonmq.spark.access import OPEN, Access
 from batonmq.spark.jobs.values import BodySchema
+from batonmq.spark.options import ClearError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -23,6 +24,14 @@ COLUMNS = (
     "timestamp timestamp, bornTimestamp timestamp, keys string, tags string, msgId string, "
     "properties map<string,string>"
 )
+
+
+_LOOK_S: Final = 1
+"""How often a query's progress is looked at: Spark keeps that of 100 micro-batches."""
+
+
+class ArchiveError(ClearError):
+    """The archive cannot be continued; the text has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +59,13 @@ def start(
 
     Without `every` the query reads what is there now and ends; with a processing time such as
     ``"10 seconds"`` it runs until it is stopped. `checkpoint` defaults to ``<target>/_checkpoint``.
-    With `values` there is also a column ``decoded``; raises `SchemaError`.
+    With `values` there is also a column ``decoded``; raises `SchemaError`. Raises `ArchiveError` for a
+    checkpoint that is not the archive's.
     """
     from pyspark.sql import functions as F
 
+    checkpoint = str(checkpoint or f"{target}/_checkpoint")
+    _check_pair(session, str(target), checkpoint)
     options = {"namesrvAddr": namesrv, "subscribe": topic, "startingOffsets": "earliest"}
     options |= access.source_options()
     if max_offsets_per_trigger is not None:
@@ -66,7 +78,7 @@ def start(
         .writeStream.format("parquet")
         .partitionBy("topic", "date")
         .option("path", str(target))
-        .option("checkpointLocation", str(checkpoint or f"{target}/_checkpoint"))
+        .option("checkpointLocation", checkpoint)
         .outputMode("append")
         .queryName(f"archive {topic}")
     )
@@ -74,20 +86,42 @@ def start(
     return writer.start()
 
 
+def _check_pair(session: SparkSession, target: str, checkpoint: str) -> None:
+    """Spark's file sink takes a micro-batch whose number is in the target's log for one that is written
+    already, and writes nothing, whatever the checkpoint says. Raises `ArchiveError` if that would happen."""
+    written = _newest(session, f"{target}/_spark_metadata")
+    planned = _newest(session, f"{checkpoint}/offsets")
+    if written > planned:
+        raise ArchiveError(
+            f"{target} has {written + 1} batches of another checkpoint than {checkpoint}, which has "
+            f"{planned + 1}: the next ones would be lost. Give --checkpoint of the first run, or archive to "
+            "another directory"
+        )
+
+
+def _newest(session: SparkSession, directory: str) -> int:
+    """The highest number among the names of the files (``7``, ``9.compact``) in a directory; -1 for none."""
+    jvm: Any = session._jvm
+    path = jvm.org.apache.hadoop.fs.Path(directory)
+    files = path.getFileSystem(session._jsc.hadoopConfiguration())
+    if not files.exists(path):
+        return -1
+    names = (status.getPath().getName().removesuffix(".compact") for status in files.listStatus(path))
+    return max((int(name) for name in names if name.isdigit()), default=-1)
+
+
 def finish(query: StreamingQuery) -> Archived:
     """Wait for a query that ends by itself, and count what it wrote. Raises the error that ended it."""
-    query.awaitTermination()
-    return summary(query)
-
-
-def summary(query: StreamingQuery) -> Archived:
-    """Rows, batches and seconds of the query's recent progress reports."""
-    progress: list[Any] = [p for p in query.recentProgress if p["numInputRows"]]
-    return Archived(
-        rows=sum(p["numInputRows"] for p in progress),
-        batches=len(progress),
-        seconds=sum(p["batchDuration"] for p in progress) / 1000,
-    )
+    rows: dict[int, int] = {}
+    took_ms: dict[int, int] = {}
+    ended = False
+    while not ended:
+        ended = bool(query.awaitTermination(_LOOK_S))
+        for progress in query.recentProgress:  # the last 100
+            if progress["numInputRows"]:
+                rows[progress["batchId"]] = progress["numInputRows"]
+                took_ms[progress["batchId"]] = progress["batchDuration"]
+    return Archived(rows=sum(rows.values()), batches=len(rows), seconds=sum(took_ms.values()) / 1000)
 
 
 def read(session: SparkSession, path: str, topic: str | None = None) -> DataFrame:

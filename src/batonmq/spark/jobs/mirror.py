@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from batonmq.protocol.errors import MQError, TopicNotExistError
 from batonmq.protocol.message.properties import PROPERTY_SHARDING_KEY
 from batonmq.routing.session import Session
 from batonmq.spark.access import OPEN, Access
-from batonmq.spark.jobs.queue_map import Queue, place_columns, queue_map
+from batonmq.spark.jobs.queue_map import Queue, place_columns, queue_map, with_more
 from batonmq.spark.options import ClearError
 
 if TYPE_CHECKING:
@@ -89,6 +90,26 @@ def lanes_of(
     return lanes
 
 
+def with_new_queues(
+    lanes: Sequence[Lane],
+    starts: Mapping[MessageQueue, int],
+    targets: Sequence[MessageQueue],
+    ends: Mapping[MessageQueue, int],
+) -> list[Lane]:
+    """The lanes of one topic, and lanes for queues of the source that it has got since. Parameters as for
+    `lanes_of`."""
+    known = {(lane.source.broker_name, lane.source.queue_id): lane.target for lane in lanes}
+    chosen = with_more(known, [(queue.broker_name, queue.queue_id) for queue in starts], targets)
+    shared = {target for target, count in Counter(chosen.values()).items() if count > 1}
+    found = [replace(lane, difference=None) if lane.target in shared else lane for lane in lanes]
+    for source in sorted(starts):
+        name = source.broker_name, source.queue_id
+        if name not in known:
+            target, start = chosen[name], starts[source]
+            found.append(Lane(source, target, start, None if target in shared else ends[target] - start))
+    return found
+
+
 def encode_lanes(identity: str, lanes: Sequence[Lane]) -> bytes:
     """The stored data of the first run."""
     listed = [
@@ -124,11 +145,11 @@ def decode_lanes(identity: str, data: bytes, path: Path) -> list[Lane]:
 
 
 async def prepare(mirror: Mirror) -> list[Lane]:
-    """The lanes of the first run, or new ones, which are stored. Creates topics that the target does not
-    have, with the same number of queues. Raises `MirrorError`, `NoQueue`, `MQError`, `NetError`."""
+    """The lanes of the first run and of queues that the source has got since, which are stored. Creates
+    topics that the target does not have, with the same number of queues. Raises `MirrorError`, `NoQueue`,
+    `MQError`, `NetError`."""
     path = mirror.state / "mirror.json"
-    if path.exists():
-        return decode_lanes(mirror.identity, path.read_bytes(), path)
+    known = decode_lanes(mirror.identity, path.read_bytes(), path) if path.exists() else []
     lanes: list[Lane] = []
     async with (
         QueueReader(mirror.namesrv, **mirror.access.client()) as source,
@@ -140,10 +161,28 @@ async def prepare(mirror: Mirror) -> list[Lane]:
                 raise MirrorError(f"topic {topic!r} has no queue that can be read")
             targets = await _queues(mirror, target, topic, 1 + max(queue.queue_id for queue in starts))
             ends = {queue: await target.max_offset(queue) for queue in targets}
-            lanes += lanes_of(starts, targets, ends)
+            of_topic = [lane for lane in known if lane.source.topic == topic]
+            if of_topic:
+                lanes += with_new_queues(of_topic, starts, targets, ends)
+            else:
+                lanes += lanes_of(starts, targets, ends)
     mirror.state.mkdir(parents=True, exist_ok=True)
     replace_file(path, encode_lanes(mirror.identity, lanes))
     return lanes
+
+
+async def check_queues(mirror: Mirror, lanes: Sequence[Lane]) -> None:
+    """Raises `MirrorError` if the source has queues that have no lane, and `MQError`, `NetError`."""
+    known = {lane.source for lane in lanes}
+    async with QueueReader(mirror.namesrv, **mirror.access.client()) as source:
+        for topic in mirror.topics:
+            new = sorted(set(await source.queues(topic)) - known)
+            if new:
+                names = ", ".join(f"{queue.broker_name}:{queue.queue_id}" for queue in new)
+                raise MirrorError(
+                    f"topic {topic!r} has queues at the source that were created after the start: {names}; "
+                    "start the mirror again, with the same --state, to copy them too"
+                )
 
 
 async def _queues(mirror: Mirror, target: QueueReader, topic: str, count: int) -> list[MessageQueue]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from batonmq.protocol.bodies.common import MessageQueue
@@ -29,6 +30,27 @@ def queue_map(sources: Sequence[Queue], targets: Sequence[MessageQueue]) -> dict
         return {source: by_name[source] for source in sources}
     ordered = sorted(targets)
     return {source: ordered[at % len(ordered)] for at, source in enumerate(sorted(sources))}
+
+
+def with_more(
+    known: Mapping[Queue, MessageQueue], sources: Iterable[Queue], targets: Sequence[MessageQueue]
+) -> dict[Queue, MessageQueue]:
+    """`known`, and target queues for those of `sources` that it lacks: the one of the same name if no other
+    source queue has it, or else the one that the fewest have. Raises `NoQueue`."""
+    more = sorted(set(sources) - known.keys())
+    if not known:
+        return queue_map(more, targets)
+    if more and not targets:
+        raise NoQueue("the target topic has no queue that can be written to")
+    found, used = dict(known), Counter(known.values())
+    by_name = {(queue.broker_name, queue.queue_id): queue for queue in targets}
+    for source in more:
+        same = by_name.get(source)
+        fewest = min(sorted(targets), key=lambda queue: used[queue])
+        target = same if same is not None and not used[same] else fewest
+        found[source] = target
+        used[target] += 1
+    return found
 
 
 def place_columns(queues: Mapping[Queue, MessageQueue]) -> tuple[Column, Column]:

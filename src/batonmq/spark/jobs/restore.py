@@ -2,7 +2,7 @@
 
 Each date of a topic is a batch job with an id (`deliveryGuarantee=exactlyOnce`), so a second run continues
 with the first date that is not done. All messages of one source queue go to one queue of the target, in
-order.
+order; the state directory keeps which.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.message.properties import PROPERTY_SHARDING_KEY
 from batonmq.spark.access import OPEN, Access
 from batonmq.spark.jobs import archive
-from batonmq.spark.jobs.queue_map import Queue, place_columns, queue_map
+from batonmq.spark.jobs.queue_map import Queue, place_columns, with_more
 from batonmq.spark.options import ClearError
 from batonmq.spark.sink.exactly_once.core import BATCH_EPOCH
 from batonmq.spark.sink.exactly_once.ledger import Ledger
@@ -105,6 +105,7 @@ def run(
     if restore.last_date is not None:
         archived = archived.where(F.col("date") <= restore.last_date)
     rows = skipped = 0
+    places = _places(restore, archived, queues)
     dates = [(row["topic"], row["date"]) for row in archived.select("topic", "date").distinct().collect()]
     for topic, date in sorted(dates, key=lambda pair: (pair[1], pair[0])):
         name, target = chunk_name(topic, date), restore.target or topic
@@ -116,10 +117,44 @@ def run(
             (row["broker"], row["queueId"]): row["count"]
             for row in part.groupBy("broker", "queueId").count().collect()
         }
-        _write(part, queue_map(list(counts), queues(target)), restore, target, name)
+        _write(part, places[topic], restore, target, name)
         rows += sum(counts.values())
         progress(topic, date, sum(counts.values()))
     return Restored(rows, len(dates), skipped)
+
+
+def _places(
+    restore: Restore, archived: DataFrame, queues: Callable[[str], Sequence[MessageQueue]]
+) -> dict[str, dict[Queue, MessageQueue]]:
+    """By topic, where each queue goes: to the same queue for all dates and in all runs, or its messages would
+    not stay in order. Raises `RestoreError`, `NoQueue`."""
+    path = restore.state / "queues.json"
+    places = _decoded(path) if path.exists() else {}
+    sources: dict[str, list[Queue]] = {}
+    for row in archived.select("topic", "broker", "queueId").distinct().collect():
+        sources.setdefault(row["topic"], []).append((row["broker"], row["queueId"]))
+    for topic, of_topic in sorted(sources.items()):
+        target = restore.target or topic
+        places[topic] = with_more(places.get(topic, {}), of_topic, queues(target))
+    listed = {
+        topic: [[*source, target.topic, target.broker_name, target.queue_id] for source, target in of.items()]
+        for topic, of in places.items()
+    }
+    replace_file(path, json.dumps(listed, indent=1).encode())
+    return places
+
+
+def _decoded(path: Path) -> dict[str, dict[Queue, MessageQueue]]:
+    try:
+        return {
+            topic: {
+                (broker, int(number)): MessageQueue(to_topic, to_broker, int(to_number))
+                for broker, number, to_topic, to_broker, to_number in rows
+            }
+            for topic, rows in json.loads(path.read_bytes()).items()
+        }
+    except (ValueError, TypeError, AttributeError) as error:
+        raise RestoreError(f"{path} is damaged: {error}") from None
 
 
 def _write(
