@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from batonmq import Message, Producer
+from batonmq import Message, MessageQueue, Producer, QueueReader
 from batonmq.spark.fetch import fetcher
 from batonmq.spark.options import OptionError, parse_read_options
 from batonmq.spark.plan import ranges, resolve
-from tests.interop.conftest import Peer
+from tests.interop.conftest import Peer, fetch
 from tests.interop.test_client_features_against_java import create, start_cluster
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
@@ -30,6 +33,30 @@ def read(namesrv: str, **options: str) -> list[int]:
         work = ranges(start, end, min_partitions=given.min_partitions)
         batches = [batch for part in work for batch in fetch.read(part, ("value",))]
     return sorted(int(value) for batch in batches for value in batch.column("value").to_pylist())
+
+
+@pytest.fixture(params=["4.9.7", None], ids=["4.9.7", "newest"])
+def release(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Peer]:
+    """RocketMQ 4.9 answers a search by time with the nearest message."""
+    fetch(request.param)
+    made = Peer(tmp_path, request.param)
+    yield made
+    made.stop_all()
+
+
+async def test_the_first_message_after_a_time_is_found(release: Peer) -> None:
+    namesrv = await start_cluster(release, "java-a")
+    await create(namesrv, {"t": 1})
+    queue = MessageQueue("t", "java-a", 0)
+    async with Producer("p", namesrv, send_timeout_ms=30_000) as producer:
+        for n in range(30):
+            await producer.send(Message("t", b"%d" % n), queue=queue)
+            await asyncio.sleep(0.012 * (n % 3))
+    async with QueueReader(namesrv) as reader:
+        times = [message.store_timestamp async for message in reader.messages("t")]
+        assert times == sorted(times) and len(times) == 30
+        for at in {t + d for t in times for d in (-1, 0, 1)} | {0, times[-1] + 86_400_000}:
+            assert await reader.offset_at(queue, at) == bisect_left(times, at), at
 
 
 async def test_rocketmqs_brokers_select_by_tags_and_by_sql(peer: Peer) -> None:

@@ -14,6 +14,8 @@ from typing import Final, NamedTuple, Self
 
 from batonmq.client.filter import SQL92, Expression, Sql, subscription_data
 from batonmq.client.filter_check import check_subscription
+from batonmq.client.time_search import EXACT_SINCE, first_at
+from batonmq.net.connection import Response
 from batonmq.net.errors import ConnectFailed, NetError
 from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.codes import ALL_TAGS, ExpressionType, ResponseCode
@@ -32,7 +34,7 @@ from batonmq.protocol.headers.broker.pull import (
 )
 from batonmq.protocol.message.light import offset_in
 from batonmq.protocol.message.logical import in_logical_queue
-from batonmq.protocol.message.record import MessageExt, decode_records, inflate
+from batonmq.protocol.message.record import MessageExt, decode_record, decode_records, inflate
 from batonmq.protocol.names import dead_letter_topic
 from batonmq.protocol.signing import Credentials
 from batonmq.routing.name_servers import NoNameServer
@@ -172,9 +174,19 @@ class QueueReader:
 
     async def offset_at(self, queue: MessageQueue, store_time_ms: int) -> int:
         """The first offset stored at or after a time (ms since the epoch); the end when there is none."""
-        header = await self._ask(queue, SearchOffset(queue.topic, queue.queue_id, store_time_ms))
-        assert isinstance(header, SearchOffsetResponse)
-        return header.offset
+        answer = await self._answer(queue, SearchOffset(queue.topic, queue.queue_id, store_time_ms))
+        assert isinstance(answer.header, SearchOffsetResponse)
+        if answer.version >= EXACT_SINCE or is_mock(queue.broker_name):
+            return answer.header.offset
+
+        async def stored_ms(offset: int) -> int:
+            pulled = await self.pull(queue, offset, 1)
+            if not pulled.records:
+                raise MQError(ResponseCode.SYSTEM_ERROR, f"{queue} has no message at {offset}")
+            return decode_record(pulled.records, inflate=False).store_timestamp
+
+        low, high = await self.min_offset(queue), await self.max_offset(queue)
+        return await first_at(store_time_ms, answer.header.offset, low, high, stored_ms)
 
     async def check(self, topic: str, expression: Expression) -> None:
         """Have a broker of the topic check an SQL expression; tags need no check. Raises `MQError` if it does
@@ -312,10 +324,14 @@ class QueueReader:
             await asyncio.sleep(OUTAGE_POLL_S)
             route = await session.refresh_or_known(queue.topic)
 
-    async def _ask(self, queue: MessageQueue, header: GetMinOffset | GetMaxOffset | SearchOffset) -> object:
+    async def _ask(self, queue: MessageQueue, header: GetMinOffset | GetMaxOffset) -> object:
+        return (await self._answer(queue, header)).header
+
+    async def _answer(
+        self, queue: MessageQueue, header: GetMinOffset | GetMaxOffset | SearchOffset
+    ) -> Response:
         await self._known_route(queue.topic)
-        answer = await self._session.call_for(queue, header, timeout_ms=self._timeout_ms, reads=True)
-        return answer.header
+        return await self._session.call_for(queue, header, timeout_ms=self._timeout_ms, reads=True)
 
     async def _known_route(self, topic: str) -> TopicRoute:
         return self._session.known_route(topic) or await self._refreshed_route(topic)

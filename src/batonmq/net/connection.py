@@ -50,6 +50,8 @@ class Response(msgspec.Struct, gc=False):
     body: Buffer
     code: int
     remark: str | None
+    version: int = 0
+    """The peer's release (`protocol.versions`)."""
 
 
 class Connection(asyncio.Protocol):
@@ -509,4 +511,4 @@ def read_response(header_class: type[Header], answer: Command, accept: Container
         raise error_for(answer.code, answer.remark, answer.ext)
     response_class = header_class.response
     header = response_class.from_ext(answer.ext) if response_class is not None else None
-    return Response(header, answer.body, answer.code, answer.remark)
+    return Response(header, answer.body, answer.code, answer.remark, answer.version)

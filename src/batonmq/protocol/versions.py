@@ -12,6 +12,8 @@ V4_9_3: Final = 399
 """The last whose clients set a field of queries after they signed them."""
 V5_0_0: Final = 413
 """The first whose brokers know static topics."""
+V5_1_0: Final = 433
+"""The first whose brokers search by store time for a lower bound."""
 PROTOCOL_VERSION: Final = 513
 """What our frames say: release 5.5.0."""
 
