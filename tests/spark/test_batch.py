@@ -178,6 +178,18 @@ def test_mistakes_are_named(session, filled, topic, schema, options, says):
     assert says in the_error(caught.value)
 
 
+def test_times_are_instants_whatever_the_session_calls_a_timestamp(session, filled):
+    topics, _ = filled
+    expected = topics.read(session, "filled").count()
+    session.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    try:
+        frame = topics.read(session, "filled")
+        assert dict(frame.dtypes)["timestamp"] == "timestamp"
+        assert frame.where("timestamp IS NOT NULL").count() == expected
+    finally:
+        session.conf.unset("spark.sql.timestampType")
+
+
 def test_no_name_server_is_one_clear_error(session):
     options = {"namesrvAddr": "127.0.0.1:1", "subscribe": "t", "pollTimeoutMs": "300"}
     with pytest.raises(PySparkException) as caught:

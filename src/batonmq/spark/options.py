@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from batonmq.common.addresses import name_server_addresses
 from batonmq.protocol.codes import ALL_TAGS
-from batonmq.protocol.names import group_error
+from batonmq.protocol.names import SCHEDULE_TOPIC, group_error
 from batonmq.protocol.signing import Credentials
 from batonmq.protocol.tags import MAX_EXPRESSION
 
@@ -350,6 +350,9 @@ def parse_read_options(raw: Mapping[str, str], *, streaming: bool) -> ReadOption
     tags, sql = options.get("tags"), options.get("sql")
     if tags is not None and sql is not None:
         raise OptionError("give one of 'tags' and 'sql'")
+    if tags is not None and SCHEDULE_TOPIC in (*topics, *(assign or ())):
+        # Its consume queues have times of delivery where others have tags.
+        raise OptionError(f"option 'tags': brokers cannot select messages of {SCHEDULE_TOPIC} by tags")
     if sql is not None and not sql.strip():
         raise OptionError("option 'sql' is empty")
     return ReadOptions(

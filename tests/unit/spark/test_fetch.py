@@ -299,6 +299,11 @@ def test_selected_messages_that_have_expired_are_missed(monkeypatch):
     [
         ({"tags": "a", "sql": "b > 1"}, "give one of 'tags' and 'sql'"),
         ({"tags": " || "}, "'tags' names no tag"),
+        (
+            {"tags": "a", "subscribe": "t,SCHEDULE_TOPIC_XXXX"},
+            "cannot select messages of SCHEDULE_TOPIC_XXXX",
+        ),
+        ({"tags": "a" * 70_000}, "'tags' has 70000 characters"),
         ({"sql": " "}, "'sql' is empty"),
     ],
 )
