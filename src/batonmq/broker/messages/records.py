@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from batonmq.protocol.message.record import MessageExt, decode_records
+from batonmq.store.results import GetStatus
 
 if TYPE_CHECKING:
     from batonmq.store.store import MessageStore
@@ -22,7 +23,7 @@ def records_of(
     end = offset + count
     while offset < end:
         found = store.get(topic, queue_id, offset, min(_BATCH, end - offset), _BATCH_BYTES)
-        if not found.count:
+        if not found.count and found.status is not GetStatus.MESSAGE_WAS_REMOVING:
             return
         for buffer in found.buffers:
             yield from decode_records(buffer, inflate=False)
