@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.spark.access import OPEN
 from batonmq.spark.jobs import archive, audit, restore, rollup
 from batonmq.spark.main import _log
@@ -124,7 +125,9 @@ def test_an_archive_of_several_topics_keeps_them_and_their_names_apart(session, 
     assert (row.topic, row.value) == ("007", b"a")
     written = []
     monkeypatch.setattr(restore, "_write", lambda *given: written.append((given[0].count(), given[3])))
-    monkeypatch.setattr(restore, "queue_map", lambda *_: {})
-    done = restore.run(session, restore.Restore("a:1", path, tmp_path / "state"), queues=lambda _: [])
+    places = {topic: [MessageQueue(topic, "b", 0)] for topic in ("007", "12")}
+    done = restore.run(
+        session, restore.Restore("a:1", path, tmp_path / "state"), queues=lambda topic: places[topic]
+    )
     assert written == [(1, "007"), (1, "12")] and done.rows == 2
     assert archive.read(session, path).count() == 2
