@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from batonmq import Admin
+from batonmq.common.garbage import settle
 from batonmq.net.errors import NetError
 from batonmq.protocol.errors import MQError
 from batonmq.spark.jobs.chaos_results import history_name
@@ -113,6 +114,8 @@ class GroupRun:
         load = LOADS[self._load][0](topic, self._cluster.namesrv_address, self._seed)
         load.places = self._places
         reads = Reads(topic, self._cluster.namesrv_address, self._places.names)
+        # A search for cycles among all that earlier scenarios left stops the producers for 100 ms.
+        settle()
         try:
             await load.start()
             await reads.start()
