@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from batonmq.protocol.bodies.common import MessageQueue
+from batonmq.spark.jobs import mirror
 from batonmq.spark.jobs.mirror import (
     Lane,
     Mirror,
@@ -59,11 +60,36 @@ def test_queues_that_the_source_gets_later_are_copied_from_their_first_message()
     assert with_new_queues(found, starts, targets, ends) == found
 
 
+@pytest.mark.parametrize("new", [(), (("a", 7),)])
+async def test_a_running_mirror_ends_when_its_source_gets_queues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new: tuple[tuple[str, int], ...]
+) -> None:
+    class Source:
+        def __init__(self, *_: Any, **__: Any) -> None: ...
+
+        async def __aenter__(self) -> Source:
+            return self
+
+        async def __aexit__(self, *_: Any) -> None: ...
+
+        async def queues(self, topic: str) -> list[MessageQueue]:
+            return [*SOURCES, *queues(*new)]
+
+    monkeypatch.setattr(mirror, "QueueReader", Source)
+    one = Mirror("a:1", "b:1", ("T",), tmp_path)
+    lanes = [Lane(source, source, 0, 0) for source in SOURCES]
+    if not new:
+        await mirror.check_queues(one, lanes)
+        return
+    with pytest.raises(MirrorError, match=r"created after the start: a:7; start the mirror again"):
+        await mirror.check_queues(one, lanes)
+
+
 def test_lanes_are_kept_between_runs(tmp_path: Path) -> None:
-    mirror = Mirror("a:1", "b:1", ("T",), tmp_path)
+    one = Mirror("a:1", "b:1", ("T",), tmp_path)
     lanes = [Lane(SOURCES[0], SOURCES[1], 3, None), Lane(SOURCES[1], SOURCES[0], 4, -4)]
-    data = encode_lanes(mirror.identity, lanes)
-    assert decode_lanes(mirror.identity, data, tmp_path) == lanes
+    data = encode_lanes(one.identity, lanes)
+    assert decode_lanes(one.identity, data, tmp_path) == lanes
     with pytest.raises(MirrorError, match="belongs to another mirror"):
         decode_lanes(Mirror("a:1", "b:1", ("U",), tmp_path).identity, data, tmp_path)
 
