@@ -300,11 +300,6 @@ def mirror(
     wanted = job.Mirror(namesrv, to_namesrv, topics, state, groups, access, to_access)
     with one_line():
         lanes = asyncio.run(job.prepare(wanted))
-    if groups and any(lane.difference is None for lane in lanes):
-        raise click.ClickException(
-            "the target has fewer queues than the source, so offsets of groups cannot be translated; leave "
-            "out --group, or give the topic as many queues"
-        )
     session = session_for("mirror", master, conf)
     query = job.start(
         session, wanted, lanes, every=None if once else every, max_offsets_per_trigger=max_offsets

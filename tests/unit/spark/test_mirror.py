@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -60,29 +60,58 @@ def test_queues_that_the_source_gets_later_are_copied_from_their_first_message()
     assert with_new_queues(found, starts, targets, ends) == found
 
 
-@pytest.mark.parametrize("new", [(), (("a", 7),)])
+class Cluster:
+    """A `QueueReader` of empty queues: those of the address that it is made with."""
+
+    at: ClassVar[dict[str, list[MessageQueue]]] = {}
+
+    def __init__(self, namesrv: str, **_: Any) -> None:
+        self.known = self.at[namesrv]
+
+    async def __aenter__(self) -> Cluster:
+        return self
+
+    async def __aexit__(self, *_: Any) -> None: ...
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        return self.known
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        return 0
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        return 0
+
+
+@pytest.fixture
+def clusters(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[MessageQueue]]:
+    """Address -> queues."""
+    monkeypatch.setattr(mirror, "QueueReader", Cluster)
+    monkeypatch.setattr(Cluster, "at", {"a:1": SOURCES, "b:1": queues(("x", 0), ("x", 1))})
+    return Cluster.at
+
+
 async def test_a_running_mirror_ends_when_its_source_gets_queues(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new: tuple[tuple[str, int], ...]
+    tmp_path: Path, clusters: dict[str, list[MessageQueue]]
 ) -> None:
-    class Source:
-        def __init__(self, *_: Any, **__: Any) -> None: ...
-
-        async def __aenter__(self) -> Source:
-            return self
-
-        async def __aexit__(self, *_: Any) -> None: ...
-
-        async def queues(self, topic: str) -> list[MessageQueue]:
-            return [*SOURCES, *queues(*new)]
-
-    monkeypatch.setattr(mirror, "QueueReader", Source)
     one = Mirror("a:1", "b:1", ("T",), tmp_path)
-    lanes = [Lane(source, source, 0, 0) for source in SOURCES]
-    if not new:
-        await mirror.check_queues(one, lanes)
-        return
+    lanes = await mirror.prepare(one)
+    await mirror.check_queues(one, lanes)
+    clusters["a:1"] = [*SOURCES, *queues(("a", 7))]
     with pytest.raises(MirrorError, match=r"created after the start: a:7; start the mirror again"):
         await mirror.check_queues(one, lanes)
+    await mirror.check_queues(one, await mirror.prepare(one))
+
+
+async def test_groups_can_be_translated_once_the_target_has_enough_queues(
+    tmp_path: Path, clusters: dict[str, list[MessageQueue]]
+) -> None:
+    one = Mirror("a:1", "b:1", ("T",), tmp_path, groups=("g",))
+    enough, clusters["b:1"] = clusters["b:1"], queues(("x", 0))
+    with pytest.raises(MirrorError, match="the target has fewer queues than the source"):
+        await mirror.prepare(one)
+    clusters["b:1"] = enough
+    assert [lane.difference for lane in await mirror.prepare(one)] == [0, 0]
 
 
 def test_lanes_are_kept_between_runs(tmp_path: Path) -> None:

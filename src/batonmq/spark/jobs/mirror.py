@@ -166,6 +166,12 @@ async def prepare(mirror: Mirror) -> list[Lane]:
                 lanes += with_new_queues(of_topic, starts, targets, ends)
             else:
                 lanes += lanes_of(starts, targets, ends)
+    if mirror.groups and any(lane.difference is None for lane in lanes):
+        # Nothing is stored: with more queues the next run finds other lanes.
+        raise MirrorError(
+            "the target has fewer queues than the source, so offsets of groups cannot be translated; leave "
+            "out --group, or give the topic as many queues"
+        )
     mirror.state.mkdir(parents=True, exist_ok=True)
     replace_file(path, encode_lanes(mirror.identity, lanes))
     return lanes
