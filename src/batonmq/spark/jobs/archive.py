@@ -112,16 +112,17 @@ def _newest(session: SparkSession, directory: str) -> int:
 
 def finish(query: StreamingQuery) -> Archived:
     """Wait for a query that ends by itself, and count what it wrote. Raises the error that ended it."""
-    rows: dict[int, int] = {}
-    took_ms: dict[int, int] = {}
-    ended = False
+    rows = batches = took_ms = 0
+    counted, ended = -1, False
     while not ended:
         ended = bool(query.awaitTermination(_LOOK_S))
-        for progress in query.recentProgress:  # the last 100
-            if progress["numInputRows"]:
-                rows[progress["batchId"]] = progress["numInputRows"]
-                took_ms[progress["batchId"]] = progress["batchDuration"]
-    return Archived(rows=sum(rows.values()), batches=len(rows), seconds=sum(took_ms.values()) / 1000)
+        for progress in query.recentProgress:
+            if progress["numInputRows"] and progress["batchId"] > counted:
+                counted = progress["batchId"]
+                rows += progress["numInputRows"]
+                batches += 1
+                took_ms += progress["batchDuration"]
+    return Archived(rows=rows, batches=batches, seconds=took_ms / 1000)
 
 
 def read(session: SparkSession, path: str, topic: str | None = None) -> DataFrame:
