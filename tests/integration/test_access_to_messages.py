@@ -14,7 +14,7 @@ from tests.integration.broker.rig import v2
 from batonmq.net import Dispatcher, RemotingClient, Reply, Request
 from batonmq.protocol.bodies.clients import ConsumerData, HeartbeatData, ProducerData
 from batonmq.protocol.bodies.transactions import TransactionEnd, TransactionEnds
-from batonmq.protocol.codes import MessageSysFlag, PullSysFlag, ResponseCode
+from batonmq.protocol.codes import MessageSysFlag, ResponseCode
 from batonmq.protocol.headers.broker import auth as wire
 from batonmq.protocol.headers.broker.clients import Heartbeat
 from batonmq.protocol.headers.broker.pull import PullMessage, QueryMessage, ViewMessage
@@ -228,18 +228,7 @@ async def test_a_pattern_gives_no_right_on_topics_with_messages_of_all_topics(st
     await rig.allow(other, "Topic:Secret", "All", decision="Deny")
     await sent(rig, with_properties("Secret", DELAY="3"), b"s", owner)
     for topic in (SCHEDULE_TOPIC, TRANS_HALF_TOPIC, "rmq_sys_wheel_timer", "rmq_sys_REVIVE_LOG_c"):
-        pull = PullMessage(
-            consumer_group="r",
-            topic=topic,
-            queue_id=2,
-            queue_offset=0,
-            max_msg_nums=32,
-            sys_flag=PullSysFlag.SUBSCRIPTION,
-            commit_offset=0,
-            suspend_timeout_millis=0,
-            sub_version=0,
-            subscription="*",
-        )
+        pull = PullMessage.at_once("r", topic, 2, 0, 32)
         assert f"Topic:{topic}" in (await rig.refused(pull, by=other))[1]
         assert f"Topic:{topic}" in (await rig.refused(v2(topic), b"forged", by=other))[1]
     await rig.allow(other, f"Topic:{SCHEDULE_TOPIC}", "Sub")
