@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from batonmq.common.clock import Clock
 from batonmq.common.config import ConfigError, parse_properties
 from batonmq.common.config_file import change_file
 from batonmq.common.config_loader import known_to, update
 from batonmq.common.config_values import to_properties
+from batonmq.common.running_time import RunningTime
 from batonmq.namesrv.config import NamesrvConfig
 from batonmq.namesrv.kv import KVConfig
 from batonmq.namesrv.routes import BrokerKey, Notice, RouteTable, in_zone
@@ -43,13 +43,14 @@ class NameServer:
     config: NamesrvConfig
     routes: RouteTable
     kv: KVConfig
-    clock: Clock
+    running: RunningTime
+    """A broker is silent by this time: a name server that could not run must not count its own pause."""
     notify: Callable[[list[Notice]], None]
     """Sends notices to brokers, without waiting."""
     scan_by: Callable[[int], None]
-    """Checks for silent brokers at this time (monotonic ms) or earlier."""
+    """Checks for silent brokers at this time (`running`) or earlier."""
     started_ms: int
-    """Monotonic."""
+    """`running` at the start."""
     reconfigured: Callable[[], None]
     """The configuration was replaced."""
     writing: asyncio.Lock
@@ -123,7 +124,7 @@ def register_broker(server: NameServer, request: Request, header: wire.RegisterB
         raise MQError(ResponseCode.SYSTEM_ERROR, "crc32 not match")
     body = decode_register_body(command.body, compressed=header.compressed, version=command.version)
     result = server.routes.register(
-        header, body, request.connection, server.clock.monotonic_ms(), zone=command.ext.get(ZONE_NAME)
+        header, body, request.connection, server.running.now_ms(), zone=command.ext.get(ZONE_NAME)
     )
     if result.expires_ms is not None:
         server.scan_by(result.expires_ms)
@@ -144,14 +145,14 @@ def unregister_broker(server: NameServer, request: Request, header: wire.Unregis
 
 
 def broker_heartbeat(server: NameServer, request: Request, header: wire.BrokerHeartbeat) -> Reply:
-    server.routes.seen(header.cluster_name, header.broker_addr, server.clock.monotonic_ms())
+    server.routes.seen(header.cluster_name, header.broker_addr, server.running.now_ms())
     return Reply()
 
 
 def query_data_version(server: NameServer, request: Request, header: wire.QueryDataVersion) -> Reply:
     key = BrokerKey(header.cluster_name, header.broker_addr)
     changed = server.routes.data_version_changed(key, decode_request(request.command.body, DataVersion))
-    server.routes.seen(key.cluster, key.address, server.clock.monotonic_ms())
+    server.routes.seen(key.cluster, key.address, server.running.now_ms())
     known = server.routes.data_version(key)
     return Reply(wire.QueryDataVersionResponse(changed), b"" if known is None else encode(known))
 
@@ -186,7 +187,7 @@ def get_route_info(server: NameServer, request: Request, header: wire.GetRouteIn
     config = server.config
     if config.need_wait_for_service:
         ready_ms = server.started_ms + config.wait_seconds_for_service * 1000
-        if server.clock.monotonic_ms() < ready_ms:
+        if server.running.now_ms() < ready_ms:
             raise MQError(ResponseCode.SYSTEM_ERROR, "name server not ready")
     route = server.routes.route(header.topic)
     if route is None:

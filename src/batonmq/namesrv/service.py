@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from batonmq.common.clock import Clock, SystemClock
+from batonmq.common.running_time import TICK_S, RunningTime
 from batonmq.namesrv import handlers
 from batonmq.namesrv.config import NamesrvConfig
 from batonmq.namesrv.handlers import NameServer
@@ -48,17 +49,17 @@ class NamesrvService:
         limits: Limits | None = None,
     ) -> None:
         """Raises `ConfigError` for TLS files that cannot be used."""
-        self.clock = clock if clock is not None else SystemClock()
+        self._running = RunningTime(clock if clock is not None else SystemClock())
         tls = tls if tls is not None else TlsConfig()
         routes = RouteTable()
         self.name_server = NameServer(
             config=config,
             routes=routes,
             kv=KVConfig(Path(config.kv_config_path)),
-            clock=self.clock,
+            running=self._running,
             notify=self._notify,
             scan_by=self._scan_by,
-            started_ms=self.clock.monotonic_ms(),
+            started_ms=self._running.now_ms(),
             reconfigured=self._apply_config,
             writing=asyncio.Lock(),
         )
@@ -78,7 +79,8 @@ class NamesrvService:
         self._client = RemotingClient(tls=client_context(tls))
         self._scan_timer: asyncio.TimerHandle | None = None
         self._scan_ms = 0
-        """When the timer is due; monotonic."""
+        """When the timer is due, by the running time."""
+        self._tick_timer: asyncio.TimerHandle | None = None
         self._outboxes: dict[str, deque[NotifyMinBrokerIdChange]] = {}
         self._senders: dict[str, asyncio.Task[None]] = {}
 
@@ -96,15 +98,17 @@ class NamesrvService:
     async def start(self) -> None:
         """Listen. Raises `OSError` if the port is not available, `ConfigError` for a broken kvConfig.json."""
         self.name_server.kv.load()
-        self.name_server.started_ms = self.clock.monotonic_ms()
+        self.name_server.started_ms = self._running.now_ms()
         await self._server.start()
         self._scan_in(FIRST_SCAN_MS)
+        self._tick()
 
     async def stop(self) -> None:
         """Answer requests in flight, then close everything. Brokers stay registered at other name servers."""
         await self._server.stop(drain_ms=DRAIN_MS)
-        if self._scan_timer is not None:
-            self._scan_timer.cancel()
+        for timer in (self._scan_timer, self._tick_timer):
+            if timer is not None:
+                timer.cancel()
         senders = list(self._senders.values())
         for task in senders:
             task.cancel()
@@ -117,11 +121,16 @@ class NamesrvService:
         routes.notify_min_broker_id = config.notify_min_broker_id_changed
         routes.delete_absent_topics = config.delete_topic_with_broker_registration
 
+    def _tick(self) -> None:
+        """Keep the running time running."""
+        self._running.now_ms()
+        self._tick_timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+
     # -- brokers that leave without a request --------------------------------------------------------------
 
     def _scan(self) -> None:
         routes = self.name_server.routes
-        now_ms = self.clock.monotonic_ms()
+        now_ms = self._running.now_ms()
         expired = routes.expired(now_ms)
         for key in expired:
             log.warning("broker at %s of %s is silent", key.address, key.cluster)
@@ -139,13 +148,13 @@ class NamesrvService:
     def _scan_in(self, wait_ms: int) -> None:
         if self._scan_timer is not None:
             self._scan_timer.cancel()
-        self._scan_ms = self.clock.monotonic_ms() + wait_ms
+        self._scan_ms = self._running.now_ms() + wait_ms
         self._scan_timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._scan)
 
     def _scan_by(self, expires_ms: int) -> None:
         """Not later than a broker's timeout, which may be shorter than the timer's remaining time."""
         if expires_ms + 1 < self._scan_ms:
-            self._scan_in(max(SCAN_REST_MS, expires_ms + 1 - self.clock.monotonic_ms()))
+            self._scan_in(max(SCAN_REST_MS, expires_ms + 1 - self._running.now_ms()))
 
     def _connection_closed(self, connection: Connection) -> None:
         self._drop(self.name_server.routes.on_connection(connection))

@@ -27,8 +27,11 @@ from batonmq.protocol.bodies.topics import (
 from batonmq.protocol.json import BodyError, decode, decode_request, encode
 from batonmq.protocol.versions import V3_0_11, V5_0_0
 
-MAX_INFLATED_BYTES = 256 * 1024 * 1024
-"""A body that inflates beyond this is refused: some two million topics, or a bomb."""
+MAX_INFLATED_BYTES = 32 * 1024 * 1024
+"""A body that inflates beyond this is refused as a bomb. It is twice the longest frame, to which brokers that
+do not compress are limited."""
+MAX_TOPICS = 200_000
+"""Topics of one broker: more than fit into the longest frame as JSON. Reading them takes half a second."""
 
 _ZLIB_FIRST_BYTE = 0x78
 """Of a zlib stream with the usual window; JSON never begins with it."""
@@ -50,14 +53,16 @@ def decode_register_body(data: bytes | memoryview, *, compressed: bool, version:
         )
     # Brokers of release 5 compress the body and say in the header that they did not.
     if not compressed and data[0] != _ZLIB_FIRST_BYTE:
-        return decode_request(data, RegisterBrokerBody)
+        body = decode_request(data, RegisterBrokerBody)
+        _check_number(len(body.topic_config_serialize_wrapper.topic_config_table))
+        return body
     pieces = _Pieces(_inflate(data))
     data_version = decode(pieces.next(), DataVersion)
-    topics = [_topic_from_text(pieces.next()) for _ in range(pieces.count())]
+    topics = [_topic_from_text(pieces.next()) for _ in range(pieces.topics())]
     filter_servers = decode(pieces.next(), list[str])
     mappings: list[TopicQueueMappingInfo] = []
     if version >= V5_0_0:
-        mappings = [decode(pieces.next(), TopicQueueMappingInfo) for _ in range(pieces.count())]
+        mappings = [decode(pieces.next(), TopicQueueMappingInfo) for _ in range(pieces.topics())]
     return RegisterBrokerBody(
         TopicConfigAndMappingSerializeWrapper(
             {topic.topic_name: topic for topic in topics},
@@ -120,12 +125,23 @@ class _Pieces:
             raise BodyError(f"compressed registration: {value} is no length or count")
         return value
 
+    def topics(self) -> int:
+        """How many topics or mappings of topics follow."""
+        number = self.count()
+        _check_number(number)
+        return number
+
     def next(self) -> bytes:
         """The next piece."""
         length = self.count()
         piece = self._data[self._at : self._at + length]
         self._at += length
         return piece
+
+
+def _check_number(topics: int) -> None:
+    if topics > MAX_TOPICS:
+        raise BodyError(f"registration of {topics} topics, {MAX_TOPICS} are allowed")
 
 
 def _topic_to_text(topic: TopicConfig) -> bytes:

@@ -107,6 +107,18 @@ def test_a_bomb_is_not_inflated(monkeypatch: pytest.MonkeyPatch) -> None:
         decode_register_body(zlib.compress(bytes(100_000)), compressed=True, version=V5)
 
 
+@pytest.mark.parametrize("compressed", [True, False])
+def test_too_many_topics_are_refused(compressed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(register_body, "MAX_TOPICS", 1)
+    decode_register_body(GOOD, compressed=True, version=V5)
+    table = {name: TopicConfig(name) for name in ("a", "b")}
+    two = RegisterBrokerBody(TopicConfigAndMappingSerializeWrapper(table))
+    with pytest.raises(BodyError, match="2 topics, 1 are allowed"):
+        decode_register_body(
+            encode_register_body(two, compressed=compressed), compressed=compressed, version=V5
+        )
+
+
 def test_what_a_java_broker_of_5_5_sent() -> None:
     file = Path(__file__).parents[2] / "data" / "namesrv" / "register-compressed-java-5.5.0.bin"
     wrapper = decode_register_body(

@@ -17,9 +17,10 @@ import pytest
 
 from batonmq.common.clock import ManualClock
 from batonmq.common.config import ConfigError
+from batonmq.common.running_time import STEP_MS
 from batonmq.namesrv import service as service_module
 from batonmq.namesrv.config import NamesrvConfig
-from batonmq.namesrv.service import NamesrvService
+from batonmq.namesrv.service import SCAN_REST_MS, NamesrvService
 from batonmq.net import Dispatcher, RemotingClient, RemotingServer, Reply, Response
 from batonmq.protocol.bodies.common import DataVersion, KVTable, TopicList
 from batonmq.protocol.bodies.routes import (
@@ -76,6 +77,12 @@ class Running:
 
     async def ask(self, header: Header, body: bytes = b"", client: RemotingClient | None = None) -> Response:
         return await (client or self.client).call(self.address, header, body)
+
+    def pass_time(self, ms: int) -> None:
+        """Time in which the name server runs."""
+        for begin in range(0, ms, STEP_MS):
+            self.clock.advance(min(STEP_MS, ms - begin))
+            self.service.name_server.running.now_ms()
 
     async def body(self, header: Header, kind: Any) -> Any:
         return decode((await self.ask(header)).body, kind)
@@ -213,22 +220,33 @@ async def test_a_silent_broker_is_dropped_and_its_connection_closed(
         other = RemotingClient()
         await ns.ask(broker("a"), encode(registration()), client=other)
         await ns.ask(broker("b", heartbeat_timeout_millis=200_000), encode(registration()))
-        ns.clock.advance(100_000)
+        ns.pass_time(100_000)
         await asyncio.sleep(0.06)
         assert other.connected(ns.address) is not None
         await ns.ask(wire.BrokerHeartbeat("c", "b0:1", "b"))
-        ns.clock.advance(100_000)
+        ns.pass_time(100_000)
         while other.connected(ns.address) is not None:
             await asyncio.sleep(0.005)
         assert list((await ns.body(wire.GetBrokerClusterInfo(), ClusterInfo)).broker_addr_table) == ["b"]
         await other.close()
 
 
+async def test_a_pause_of_the_name_server_is_no_silence_of_the_brokers(ns: Running) -> None:
+    """It was stopped, or a request kept it busy: what the brokers sent meanwhile is read only afterwards."""
+    its = RemotingClient()
+    await ns.ask(broker("a", heartbeat_timeout_millis=2 * STEP_MS), encode(registration()), its)
+    ns.clock.advance(60_000)
+    await asyncio.sleep(5 * SCAN_REST_MS / 1000)
+    assert its.connected(ns.address) is not None
+    assert (await ns.body(wire.GetBrokerClusterInfo(), ClusterInfo)).broker_addr_table
+    await its.close()
+
+
 async def test_a_short_timeout_counts_right_after_the_name_server_s_start(ns: Running) -> None:
     """Its timeout ends before the first check for silent brokers: a slave may wait to act as master."""
     its = RemotingClient()  # the name server closes the connection of a silent broker
     await ns.ask(broker("a", heartbeat_timeout_millis=150), encode(registration()), its)
-    ns.clock.advance(200)
+    ns.pass_time(200)
     async with asyncio.timeout(2):
         while (await ns.body(wire.GetBrokerClusterInfo(), ClusterInfo)).broker_addr_table:
             await asyncio.sleep(0.01)
@@ -345,10 +363,10 @@ async def test_topic_lists_can_be_disabled(tmp_path: Path) -> None:
 async def test_no_routes_before_brokers_had_time_to_register(tmp_path: Path) -> None:
     async with Running(tmp_path, need_wait_for_service=True, wait_seconds_for_service=45) as ns:
         await ns.ask(broker(), encode(registration()))
-        ns.clock.advance(44_999)
+        ns.pass_time(44_999)
         with pytest.raises(MQError, match="name server not ready"):
             await ns.ask(wire.GetRouteInfo("t1"))
-        ns.clock.advance(1)
+        ns.pass_time(1)
         await ns.ask(wire.GetRouteInfo("t1"))
 
 
