@@ -38,6 +38,12 @@ def checked_role(config: BrokerConfig) -> BrokerConfig:
                 f"brokerId={config.broker_id}: with brokerRole=SLAVE it must be above 0, and no other slave "
                 "may have the same"
             )
+        if config.enable_slave_acting_master and config.total_replicas <= 1 and not config.skip_pre_online:
+            log.warning(
+                "totalReplicas=%d, but this broker is a slave: when its master returns, it does not take over "
+                "what this slave did, and delivers that again. Set totalReplicas on all brokers of the set",
+                config.total_replicas,
+            )
         return config
     if config.broker_id != MASTER_ID:
         log.warning(
