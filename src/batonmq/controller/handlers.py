@@ -42,7 +42,7 @@ from batonmq.controller.machine import ControllerMachine
 from batonmq.controller.membership import VOTER, Membership, leader_fields
 from batonmq.controller.proposer import NOT_LEADER, Proposer
 from batonmq.controller.reads import Reads
-from batonmq.controller.replicas import FIRST_BROKER_ID
+from batonmq.controller.replicas import FIRST_BROKER_ID, BrokerSet
 from batonmq.controller.sessions import Sessions
 from batonmq.net.connection import Connection
 from batonmq.net.dispatch import Dispatcher, Reply, Request
@@ -154,7 +154,8 @@ class Handlers:
 
     def on_heartbeat(self, request: Request, header: BrokerHeartbeat) -> Reply | None:
         """A write like the others, but it shares an event with other brokers' heartbeats, and a follower
-        remembers over which connection it came."""
+        remembers over which connection it came. A heartbeat that changes nothing but its time is answered
+        before it is in the log, as long as the log keeps up."""
         controller = self._controller
         broker_id = header.broker_id
         if broker_id is None:
@@ -199,8 +200,6 @@ class Handlers:
         )
 
         def answer(outcome: Outcome) -> None:
-            if outcome.effects:
-                controller.decided(outcome)
             if outcome.code:
                 request.reply(to_reply(outcome))
             elif header.forwarded:
@@ -210,11 +209,23 @@ class Handlers:
             else:
                 request.reply(HEARTBEAT_DONE)
 
-        controller.proposer.submit_beat(beat, answer)
+        at_once = self._changes_nothing(broker_set, beat) and controller.proposer.keeps_up
+        controller.proposer.submit_beat(beat, None if at_once else answer)
         controller.heartbeat_came(header.broker_name, broker_id, forwarded=bool(header.forwarded))
         if header.silent_master_epoch is not None and header.cluster_name == broker_set.cluster_name:
             controller.reported_silent(header.broker_name, broker_id, header.silent_master_epoch)
-        return None
+        return HEARTBEAT_DONE if at_once else None
+
+    def _changes_nothing(self, broker_set: BrokerSet, beat: events.Beat) -> bool:
+        """Whether the broker sending `beat` is alive anyway, and over this connection."""
+        live = broker_set.live.get(beat.broker_id)
+        return (
+            live is not None
+            and live.session == beat.session
+            and beat.cluster_name == broker_set.cluster_name
+            and broker_set.master_id is not None  # or it may become master by this
+            and live.is_alive(self._controller.leader_now_ms())
+        )
 
     # -- reads ---------------------------------------------------------------------------------------------
 

@@ -2,7 +2,8 @@
 
 Order is kept: an event is applied after everything that was submitted before it, also across the heartbeats,
 which may wait a little for others. While an entry is under way, the next one collects `MIN_BATCH` events, and
-at most `PIPELINE` entries are under way: under load entries grow instead of queues.
+at most `PIPELINE` entries are under way: under load entries grow instead of queues. If several heartbeats of
+one broker wait, sent over one connection, the newest is written.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import Protocol, TypeAlias, cast
 
 from batonmq.controller import events
 from batonmq.controller.effects import Outcome
@@ -28,10 +29,17 @@ MAX_EVENTS = 2_048
 """Events of one entry; applying them blocks the loop for some 10 µs each."""
 MAX_BEATS = 512
 """Heartbeats of one event: those of `MAX_HEARTBEAT_BYTES` (handlers.py) fit into an entry."""
+ANSWERED_WAIT_S = 0.02
+"""How long a heartbeat that was answered already waits for others: little beside the brokers' timeouts."""
+PROMPT_S = 0.3
+"""The log keeps up while no entry is under way for longer: more than an entry takes on a busy disk, part
+of the 0.9 s in which a broker expects an answer."""
 MAX_ENTRY_BYTES = 3 << 20
 """An entry that would be larger is made several; below `RaftConfig.max_proposal_bytes`."""
 
 Callback = Callable[[Outcome], None]
+_Broker: TypeAlias = tuple[str, int, int]
+"""Broker name, broker id and session."""
 
 NOT_LEADER = Outcome(
     code=int(ResponseCode.CONTROLLER_NOT_LEADER), remark="The controller is not in leader state"
@@ -54,10 +62,12 @@ class Proposer:
         now_ms: Callable[[], int],
         entry_version: Callable[[], int] = lambda: events.ENTRY_VERSION,
         *,
+        decided: Callback,
         coalesce_ms: int,
         timeout_ms: int,
         capacity: int,
     ) -> None:
+        """`decided` gets the outcomes of heartbeats that have effects, which no single one of them causes."""
         self.coalesce_ms = coalesce_ms
         self.timeout_ms = timeout_ms
         self.capacity = capacity
@@ -67,19 +77,30 @@ class Proposer:
         self._loop = asyncio.get_running_loop()
         self._events: list[events.AnyEvent] = []
         self._callbacks: list[Callback | None] = []
-        self._beats: list[events.Beat] = []
-        self._beat_callbacks: list[Callback] = []
+        self._decided = decided
+        self._beats: dict[_Broker, events.Beat] = {}
+        self._beat_callbacks: dict[_Broker, list[Callback]] = {}
+        """Those who wait for their heartbeats; most were answered already."""
         self._timer: asyncio.Handle | None = None
-        self._timer_is_late = False
+        self._timer_due: float | None = None
+        """Loop time, if the timer only waits for more heartbeats."""
         self._beats_due = 0.0
-        """Loop time by which the heartbeat that waits longest is to go."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        """Loop time by which the first of the heartbeats is to go."""
+        self._tasks: dict[asyncio.Task[None], float] = {}
+        """Entries under way, and the loop time at which each left."""
         self._closed = False
 
     @property
     def waiting(self) -> int:
         """Events not yet handed to the log."""
         return len(self._events) + len(self._beats)
+
+    @property
+    def keeps_up(self) -> bool:
+        """Whether what is submitted now will soon be decided, judged by what was submitted before."""
+        if self._closed or self.waiting >= self.capacity:
+            return False
+        return not self._tasks or self._loop.time() - min(self._tasks.values()) < PROMPT_S
 
     def submit(
         self, event: events.AnyEvent, callback: Callback | None = None, *, urgent: bool = False
@@ -92,14 +113,20 @@ class Proposer:
         self._callbacks.append(callback)
         self._arm()
 
-    def submit_beat(self, beat: events.Beat, callback: Callback) -> None:
-        """As `submit` for one broker's heartbeat, which may wait `coalesce_ms` for others."""
+    def submit_beat(self, beat: events.Beat, callback: Callback | None = None) -> None:
+        """As `submit` for one broker's heartbeat, which may wait for others: `coalesce_ms`, or longer if
+        nobody waits for it."""
         if self._refuse(callback):
             return
-        if not self._beats:
-            self._beats_due = self._loop.time() + self.coalesce_ms / 1000
-        self._beats.append(beat)
-        self._beat_callbacks.append(callback)
+        key = (beat.broker_name, beat.broker_id, beat.session)
+        if callback is None:
+            due = self._loop.time() + ANSWERED_WAIT_S
+        else:
+            due = self._loop.time() + self.coalesce_ms / 1000
+            self._beat_callbacks.setdefault(key, []).append(callback)
+        if not self._beats or due < self._beats_due:
+            self._beats_due = due
+        self._beats[key] = beat
         self._arm()
 
     async def close(self) -> None:
@@ -121,30 +148,44 @@ class Proposer:
         return False
 
     def _move_beats(self) -> None:
-        while self._beats:
-            beats, self._beats = tuple(self._beats[:MAX_BEATS]), self._beats[MAX_BEATS:]
-            callbacks = self._beat_callbacks[:MAX_BEATS]
-            self._beat_callbacks = self._beat_callbacks[MAX_BEATS:]
-            self._events.append(events.Heartbeats(beats))
-            self._callbacks.append(_to_all(callbacks))
+        if not self._beats:
+            return
+        waiting, self._beats = list(self._beats.items()), {}
+        callbacks, self._beat_callbacks = self._beat_callbacks, {}
+        for first in range(0, len(waiting), MAX_BEATS):
+            part = waiting[first : first + MAX_BEATS]
+            self._events.append(events.Heartbeats(tuple(beat for _, beat in part)))
+            self._callbacks.append(self._to_all([each for key, _ in part for each in callbacks.get(key, ())]))
+
+    def _to_all(self, callbacks: list[Callback]) -> Callback:
+        def answer(outcome: Outcome) -> None:
+            if outcome.effects:
+                self._decided(outcome)
+                outcome = Outcome(code=outcome.code, remark=outcome.remark)
+            for callback in callbacks:
+                callback(outcome)
+
+        return answer
 
     def _arm(self) -> None:
         """Schedule the next entry for when it is due."""
         under_way = len(self._tasks)
-        full = len(self._events) + len(self._beats) >= MIN_BATCH
+        full = len(self._events) + len(self._beat_callbacks) >= MIN_BATCH or len(self._beats) >= MAX_BEATS
         if under_way and (under_way >= PIPELINE or not full):
             return  # the next entry to be decided comes here again
         if not self._events and not full:
-            if self._timer is None:
+            if self._timer is None or (self._timer_due is not None and self._beats_due < self._timer_due):
+                if self._timer is not None:
+                    self._timer.cancel()
+                self._timer_due = self._beats_due
                 delay = self._beats_due - self._loop.time()
                 self._timer = self._loop.call_later(max(0, delay), self._flush)
-                self._timer_is_late = True
             return
         if self._timer is not None:
-            if not self._timer_is_late:
+            if self._timer_due is None:
                 return
             self._timer.cancel()
-        self._timer_is_late = False
+        self._timer_due = None
         self._timer = self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
@@ -168,7 +209,7 @@ class Proposer:
             problem = f"the request cannot be written to the log: {error}"
         if not problem and len(data) <= MAX_ENTRY_BYTES:
             task = self._loop.create_task(self._propose(data, callbacks))
-            self._tasks.add(task)
+            self._tasks[task] = self._loop.time()
         elif len(batch) > 1:
             half = len(batch) // 2
             self._send(now_ms, batch[:half], callbacks[:half])
@@ -194,22 +235,10 @@ class Proposer:
             outcomes = [_failure(str(error))] * len(callbacks)
         task = asyncio.current_task()
         assert task is not None
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not self._closed and (self._events or self._beats):
             self._arm()
         _answer(callbacks, outcomes)
-
-
-def _to_all(callbacks: list[Callback]) -> Callback:
-    def answer(outcome: Outcome) -> None:
-        # The effects belong to the event: only the first callback reports them.
-        callbacks[0](outcome)
-        if outcome.effects:
-            outcome = Outcome(code=outcome.code, remark=outcome.remark)
-        for callback in callbacks[1:]:
-            callback(outcome)
-
-    return answer
 
 
 def _failure(why: str) -> Outcome:

@@ -198,6 +198,7 @@ class ControllerService:
             self.metrics.watched(self.node),
             self.leadership.now_ms,
             self.entry_version,
+            decided=self.decided,
             coalesce_ms=config.heartbeat_coalesce_ms,
             timeout_ms=config.request_timeout_ms,
             capacity=config.controller_request_thread_pool_queue_capacity,

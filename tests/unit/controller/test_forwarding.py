@@ -178,7 +178,7 @@ def test_forwarded_heartbeats_wait_until_all_controllers_read_them(version: int)
         machine=made,
         leading=True,
         entry_version=lambda: version,
-        proposer=SimpleNamespace(submit_beat=lambda beat, answer: submitted.append(beat)),
+        proposer=SimpleNamespace(submit_beat=lambda beat, answer: submitted.append(beat), keeps_up=True),
         heartbeat_came=lambda broker_name, broker_id, *, forwarded: None,
     )
     ext = {"clusterName": "c", "brokerName": "s", "brokerId": "1", "brokerAddr": "h1:1", "forwarded": "true"}

@@ -107,7 +107,9 @@ async def test_entries_are_counted_and_timed_and_one_that_nobody_waits_for_timed
     with pytest.raises(NotLeader):
         await measured.propose(b"")
     slow.answer = asyncio.get_running_loop().create_future()
-    proposer = Proposer(measured, lambda: 1, coalesce_ms=0, timeout_ms=20, capacity=10)
+    proposer = Proposer(
+        measured, lambda: 1, decided=lambda outcome: None, coalesce_ms=0, timeout_ms=20, capacity=10
+    )
     outcomes: list[Any] = []
     proposer.submit(events.Scan(True, False, False), outcomes.append)
     while not outcomes:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
+import msgspec
 import pytest
 
 from batonmq.controller import events, notices
@@ -19,11 +20,13 @@ from batonmq.controller.handlers import MAX_HEARTBEAT_BYTES
 from batonmq.controller.machine import ControllerMachine
 from batonmq.controller.notices import RoleChangeNotices
 from batonmq.controller.proposer import (
+    ANSWERED_WAIT_S,
     MAX_BEATS,
     MAX_ENTRY_BYTES,
     MAX_EVENTS,
     MIN_BATCH,
     PIPELINE,
+    PROMPT_S,
     Proposer,
 )
 from batonmq.controller.reads import Reads
@@ -70,9 +73,11 @@ class FakeLog:
             raise self.error
 
 
-def proposer(log: FakeLog, **overrides: int) -> Proposer:
+def proposer(
+    log: FakeLog, decided: Callable[[Outcome], None] = lambda outcome: None, **overrides: int
+) -> Proposer:
     values = {"coalesce_ms": 5, "timeout_ms": 1_000, "capacity": 10_000} | overrides
-    return Proposer(log, lambda: 1_234, **values)
+    return Proposer(log, lambda: 1_234, decided=decided, **values)
 
 
 def claim(broker_id: int, name: str = "s") -> events.ApplyBrokerId:
@@ -102,8 +107,8 @@ async def test_all_events_of_a_turn_share_one_entry_and_one_time() -> None:
 
 
 async def test_heartbeats_share_an_event_and_keep_their_place_before_what_follows() -> None:
-    log, outcomes = FakeLog(), list[Outcome]()
-    mine = proposer(log)
+    log, outcomes, decided = FakeLog(), list[Outcome](), list[Outcome]()
+    mine = proposer(log, decided.append)
     mine.submit(claim(1))
     mine.submit_beat(beat(1), outcomes.append)
     mine.submit_beat(beat(1), outcomes.append)
@@ -112,8 +117,9 @@ async def test_heartbeats_share_an_event_and_keep_their_place_before_what_follow
     (entry,) = log.entries
     kinds = [type(event) for event in entry.events]
     assert kinds == [events.ApplyBrokerId, events.Heartbeats, events.ElectMaster]
-    # The replica came up once: only one of the two senders reports it.
-    assert [len(outcome.effects) for outcome in outcomes] == [1, 0, 1]
+    # The replica came up once: that is reported once, and not by any of the two senders.
+    assert [len(outcome.effects) for outcome in decided] == [1]
+    assert [len(outcome.effects) for outcome in outcomes] == [0, 0, 1]
     await mine.close()
 
 
@@ -156,6 +162,60 @@ async def test_a_full_company_of_heartbeats_does_not_wait_for_more() -> None:
     await settle(lambda: len(outcomes) == MIN_BATCH)
     assert len(log.entries) == 1
     await mine.close()
+
+
+async def test_of_a_brokers_heartbeats_only_the_newest_is_written() -> None:
+    log, outcomes = FakeLog(), list[Outcome]()
+    mine = proposer(log, coalesce_ms=50)
+    for offset in range(3):
+        mine.submit_beat(msgspec.structs.replace(beat(1), max_offset=offset), outcomes.append)
+    mine.submit_beat(msgspec.structs.replace(beat(1), session=2), outcomes.append)
+    await settle(lambda: len(outcomes) == 4)
+    ((beats,),) = (entry.events for entry in log.entries)
+    assert isinstance(beats, events.Heartbeats)
+    assert [(each.session, each.max_offset) for each in beats.beats] == [(1, 2), (2, 0)]
+    await mine.close()
+
+
+async def test_heartbeats_that_nobody_waits_for_go_later_but_delay_no_other() -> None:
+    log, outcomes = FakeLog(), list[Outcome]()
+    mine = proposer(log, coalesce_ms=1)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    mine.submit_beat(beat(1))
+    await settle(lambda: len(log.entries) == 1)
+    assert loop.time() - began >= ANSWERED_WAIT_S
+    for number in range(MIN_BATCH):
+        mine.submit_beat(beat(number))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert len(log.entries) == 1, "so many are no reason to hurry"
+    began = loop.time()
+    mine.submit_beat(beat(MIN_BATCH), outcomes.append)
+    await settle(lambda: len(outcomes) == 1)
+    assert loop.time() - began < ANSWERED_WAIT_S, "the one that is waited for takes the others with it"
+    assert len(cast("events.Heartbeats", log.entries[1].events[0]).beats) == MIN_BATCH + 1
+    await mine.close()
+
+
+async def test_the_log_keeps_up_unless_an_entry_is_under_way_for_long() -> None:
+    log, outcomes = FakeLog(), list[Outcome]()
+    log.gate = asyncio.Event()
+    mine = proposer(log, capacity=2)
+    assert mine.keeps_up
+    mine.submit(claim(1), outcomes.append)
+    await settle(lambda: len(log.entries) == 1)
+    assert mine.keeps_up
+    await asyncio.sleep(PROMPT_S)
+    assert not mine.keeps_up
+    log.gate.set()
+    await settle(lambda: len(outcomes) == 1)
+    assert mine.keeps_up
+    mine.submit(claim(2))
+    mine.submit(claim(3))
+    assert not mine.keeps_up, "too much waits"
+    await mine.close()
+    assert not mine.keeps_up
 
 
 async def test_an_entry_is_bounded() -> None:

@@ -40,8 +40,8 @@ def checked_role(config: BrokerConfig) -> BrokerConfig:
             )
         if config.enable_slave_acting_master and config.total_replicas <= 1 and not config.skip_pre_online:
             log.warning(
-                "totalReplicas=%d, but this broker is a slave: when its master returns, it does not take over "
-                "what this slave did, and delivers that again. Set totalReplicas on all brokers of the set",
+                "totalReplicas=%d, but this broker is a slave: a master that returns does not take over what "
+                "its slave did, and delivers it again. Set totalReplicas on all brokers of the set",
                 config.total_replicas,
             )
         return config
