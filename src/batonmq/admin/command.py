@@ -19,6 +19,7 @@ from batonmq.admin.output import Output
 from batonmq.admin.session import TIMEOUT_MS, Admin, AdminError
 from batonmq.common.addresses import host_and_port, split_addresses
 from batonmq.common.config import ConfigError
+from batonmq.common.terminal import visible
 from batonmq.net.errors import NetError
 from batonmq.protocol.codes import MASTER_ID
 from batonmq.protocol.errors import MQError
@@ -187,7 +188,8 @@ async def targets(
     if not slaves:
         groups = await admin.groups(cluster)
         if without := [group.broker_name for group in groups if MASTER_ID not in group.broker_addrs]:
-            click.echo(f"left out, because no master of them lives: {', '.join(without)}", err=True)
+            text = f"left out, because no master of them lives: {', '.join(without)}"
+            click.echo(visible(text), err=True)
     return found
 
 
@@ -196,8 +198,8 @@ async def _run(work: Work, session: Admin, out: Output, options: Any) -> None:
         async with session as admin:
             await work(admin, out, **options)
     except MQError as error:
-        raise click.ClickException(f"refused: {error}") from None
+        raise click.ClickException(visible(f"refused: {error}")) from None
     except (NetError, AdminError) as error:
-        raise click.ClickException(str(error)) from None
+        raise click.ClickException(visible(str(error))) from None
     except UnicodeEncodeError as error:
         raise click.ClickException(f"{error.object!r} is no text that can be sent as UTF-8") from None

@@ -10,8 +10,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
+
+from batonmq.common.terminal import plain_console, visible
 
 PIPE_COLUMNS = 250
 
@@ -23,7 +24,7 @@ class Output:
         self.as_json = as_json
         # A pipe or a file has no width to fit (unless COLUMNS says so): lines stay whole there.
         piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-        self._console = Console(highlight=False, soft_wrap=False, width=PIPE_COLUMNS if piped else None)
+        self._console = plain_console(PIPE_COLUMNS if piped else None)
 
     def table(
         self, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str | None = None
@@ -32,18 +33,19 @@ class Output:
         if self.as_json:
             self._json([dict(zip(columns, row, strict=True)) for row in rows])
             return
+        title = None if title is None else visible(title)
         table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
         for at, column in enumerate(columns):
             numeric = bool(rows) and all(isinstance(row[at], int | float) for row in rows)
             table.add_column(
-                column,
+                visible(column),
                 justify="right" if numeric else "left",
                 overflow="fold",
                 no_wrap="address" in column.lower(),
             )
         for row in rows:
             table.add_row(*(_text(cell) for cell in row))
-        self._console.print(table, markup=False)
+        self._console.print(table)
         if not rows:
             self._console.print("(nothing)", style="dim")
 
@@ -59,21 +61,21 @@ class Output:
             self._json(dict(facts))
             return
         if title:
-            self._console.print(title, style="bold", markup=False)
+            self._console.print(visible(title), style="bold")
         width = max((len(key) for key in facts), default=0)
         for key, value in facts.items():
-            self._console.print(f"{key:<{width}} : {_text(value)}", markup=False)
+            self._console.print(f"{visible(key):<{width}} : {_text(value)}")
 
     def done(self, sentence: str, **facts: Any) -> None:
         """What was done, in a sentence; as JSON its facts."""
         if self.as_json:
             self._json({"result": sentence, **facts})
         else:
-            self._console.print(sentence, markup=False)
+            self._console.print(visible(sentence))
 
     def note(self, sentence: str) -> None:
         """What a person should know beside the result; on stderr, where scripts do not read."""
-        click.echo(sentence, err=True)
+        click.echo(visible(sentence), err=True)
 
     def _json(self, value: Any) -> None:
         click.echo(json.dumps(value, default=str, ensure_ascii=False, indent=2))
@@ -93,4 +95,4 @@ def _text(cell: Any) -> str:
         return str(cell).lower()
     if isinstance(cell, float):
         return f"{cell:.2f}"
-    return str(cell)
+    return visible(str(cell))

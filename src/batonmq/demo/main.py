@@ -110,7 +110,7 @@ def demo(out: Path, flights: int | None, in_flight: int, master: str | None) -> 
     installs and a Java runtime. Ends with a table and an HTML report below --out; exit code 1 if anything was
     lost, or counted twice.
     """
-    console = Console()
+    console = Console(emoji=False)
     passed = Demonstration(console, out, flights, in_flight, master).run()
     raise SystemExit(0 if passed else 1)
 

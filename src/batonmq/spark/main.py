@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
+from batonmq.common.terminal import plain_console, visible
 from batonmq.spark.access import Access
 from batonmq.spark.archive_commands import archive, compact
 from batonmq.spark.bench_command import bench_report
@@ -143,7 +143,7 @@ def audit(
         table = Table("audit of " + topic, "messages")
         for name, count in report.as_dict().items():
             table.add_row(name.replace("_", " "), f"{count:,}")
-        Console().print(table)
+        plain_console().print(table)
         if replicas is not None:
             click.echo(replicas.text)
     if not report.ok or (replicas is not None and not replicas.equal):
@@ -178,7 +178,7 @@ def rollup(
     session = session_for("rollup", master, conf)
     log = _log(session, namesrv, topic, access, archived)
     log = log.select("value", "timestamp").cache()
-    console = Console()
+    console = plain_console()
     gaps = Table("no message from", "to", "ms", title="longest gaps")
     for row in job.gaps(log).limit(5).collect():
         gaps.add_row(str(row["began"]), str(row["ended"]), f"{row['milliseconds']:,}")
@@ -186,7 +186,7 @@ def rollup(
     carriers = Table("carrier", "flights", "departure delay, min", "arrival delay, min")
     for row in job.delay_by_carrier(log).collect():
         carriers.add_row(
-            row["carrier"],
+            visible(row["carrier"]),
             f"{row['flights']:,}",
             _minutes(row["mean_dep_delay"]),
             _minutes(row["mean_arr_delay"]),

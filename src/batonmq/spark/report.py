@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import click
 from rich import table as rich_table
-from rich.console import Console
 
 from batonmq.common.plots import STYLE
+from batonmq.common.terminal import plain_console, visible
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -63,13 +63,13 @@ def moment(ms: int) -> str:
 
 def show(tables: Sequence[Table]) -> None:
     """Print tables."""
-    console = Console()
+    console = plain_console()
     if not console.is_terminal:
         console.width = FILE_WIDTH
     for table in tables:
         shown = rich_table.Table(*table.columns, title=table.title, title_justify="left")
         for row in table.rows:
-            shown.add_row(*row)
+            shown.add_row(*map(visible, row))
         console.print(shown)
 
 

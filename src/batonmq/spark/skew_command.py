@@ -13,6 +13,7 @@ import click
 from click.core import ParameterSource
 
 from batonmq.common.plots import BLUE, GREY, RED
+from batonmq.common.terminal import visible
 from batonmq.spark import report
 from batonmq.spark.access import Access
 from batonmq.spark.cluster_options import cluster_options
@@ -171,6 +172,7 @@ def _log(
 
 def short(key: str) -> str:
     """A key that fits a table."""
+    key = visible(key)
     return key if len(key) <= NAME_LENGTH else f"{key[: NAME_LENGTH - 1]}…"
 
 

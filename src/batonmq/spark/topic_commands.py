@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
 from rich.table import Table
 
+from batonmq.common.terminal import plain_console, visible
 from batonmq.spark.access import Access
 from batonmq.spark.cluster_options import cluster_options, target_options
 from batonmq.spark.command import (
@@ -244,14 +244,14 @@ def dlq(
         table = Table("topic", "tag", "dead letters", "most retries", "first", "last")
         for death in found:
             table.add_row(
-                death.topic or "?",
-                death.tags or "",
+                visible(death.topic or "?"),
+                visible(death.tags or ""),
                 f"{death.count:,}",
                 str(death.most_retries),
                 f"{death.first:%Y-%m-%d %H:%M:%S}",
                 f"{death.last:%Y-%m-%d %H:%M:%S}",
             )
-        Console().print(table)
+        plain_console().print(table)
     if found:
         raise SystemExit(1)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import unicodedata
+from collections.abc import Callable
 
 import pytest
 from click.testing import CliRunner
@@ -141,6 +143,42 @@ def test_tables_fit_the_terminal(capsys: pytest.CaptureFixture[str], monkeypatch
     printed = capsys.readouterr().out
     assert all(len(line) <= 40 for line in printed.splitlines())
     assert "[bold]z" in printed, "what a broker says is never read as markup"
+
+
+SENT = ":tada: [bold] \x1b[31mred\x07\x9b2J\tone\ntwo\r"
+"""What a message may carry: rich's emoji and markup, and commands for the terminal."""
+SHOWN = ":tada: [bold] \\x1b[31mred\\x07\\x9b2J"
+
+
+@pytest.mark.parametrize(
+    "show",
+    [
+        lambda out: out.table(["body"], [[SENT]]),
+        lambda out: out.table([SENT], [["a"]]),
+        lambda out: out.table(["body"], [["a" * 80]], title=SENT),
+        lambda out: out.facts({"body": SENT}),
+        lambda out: out.facts({SENT: 1}),
+        lambda out: out.facts({}, title=SENT),
+        lambda out: out.done(SENT),
+        lambda out: out.note(SENT),
+    ],
+)
+def test_words_of_others_do_not_command_the_terminal(
+    capsys: pytest.CaptureFixture[str], show: Callable[[Output], None]
+) -> None:
+    show(Output(as_json=False))
+    printed = "".join(capsys.readouterr())
+    assert SHOWN in printed
+    assert not [char for char in printed if unicodedata.category(char) == "Cc" and char not in "\t\n"]
+
+
+def test_a_refusal_does_not_command_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(_: Admin) -> list[str]:
+        raise MQError(ResponseCode.SYSTEM_ERROR, "\x1b[2Jall is well")
+
+    monkeypatch.setattr("batonmq.admin.operations.topics.names", refuse)
+    said = CliRunner().invoke(admin, ["topicList", "-n", "127.0.0.1:1"])
+    assert "\\x1b[2Jall is well" in said.stderr and "\x1b" not in said.stderr
 
 
 def test_an_empty_table_says_so(capsys: pytest.CaptureFixture[str]) -> None:

@@ -46,7 +46,7 @@ async def main(
     for name in wanted:
 
         def say(text: str, name: str = name) -> None:
-            click.echo(f"{name}: {text}", err=True)
+            out.note(f"{name}: {text}")
 
         moved = await Move(admin, source, target, cluster, name, patience_s=patience_s, say=say).run()
         in_sync = ",".join(map(str, moved.in_sync))
