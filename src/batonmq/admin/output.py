@@ -82,10 +82,14 @@ class Output:
 
 
 def time_text(ms: int) -> str:
-    """Wall time in UTC, with milliseconds; empty for "never"."""
+    """Wall time in UTC, with milliseconds; empty for "never". A number beyond the calendar stays one: brokers
+    store whatever time of birth a client names."""
     if ms <= 0:
         return ""
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    except (ValueError, OverflowError, OSError):
+        return str(ms)
 
 
 def _text(cell: Any) -> str:

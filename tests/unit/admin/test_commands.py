@@ -126,6 +126,11 @@ def test_time_text() -> None:
     assert time_text(1_700_000_000_123) == "2023-11-14 22:13:20.123"
 
 
+@pytest.mark.parametrize("ms", [2**63 - 1, 10**18, 253_402_300_800_000])
+def test_a_time_beyond_the_calendar_is_shown_as_its_number(ms: int) -> None:
+    assert time_text(ms) == str(ms)
+
+
 def test_body_text() -> None:
     assert body_text(b"hello", 60) == "hello"
     assert body_text(b"\xff\x00", None) == "\\xff\x00"
