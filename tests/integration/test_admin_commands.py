@@ -258,6 +258,7 @@ async def test_messages(cluster: tuple[Run, str]) -> None:
     )
     assert [m["body"] for m in await run("consumeMessage", "-t", "Orders")] == ["hello", "again"]
     assert [m["body"] for m in await run("printMsg", "-t", "Orders", "-c", "1")] == ["hello"]
+    assert [m["body"] for m in await run("printMsg", "-t", "Orders", "-e", "now")] == ["hello", "again"]
     entries = await run("queryCq", "-t", "Orders", "-q", "1", "-i", "0")
     assert [entry["index"] for entry in entries] == [0, 1] and entries[0]["commitLogOffset"] == 0
     (brokers,) = await run("clusterList", "-m")

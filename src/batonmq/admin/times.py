@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from datetime import datetime
 from typing import Final
 
@@ -16,7 +17,8 @@ _FORMS = ("%Y-%m-%d#%H:%M:%S:%f", "%Y-%m-%d#%H:%M:%S", "%Y-%m-%d")
 
 
 def parse_time(text: str) -> int:
-    """``now`` is -1; else ms since 1970 or mqadmin's date form in local time. Raises `AdminError`."""
+    """``now`` is -1, which brokers take for the end of a queue; else ms since 1970 or mqadmin's date form in
+    local time. Raises `AdminError`."""
     if text == "now":
         return -1
     if _MS.fullmatch(text):
@@ -32,4 +34,9 @@ def parse_time(text: str) -> int:
 def parse_times(begin: str | None, end: str | None) -> tuple[int, int]:
     """First and last ms of ``-b`` and ``-e``; all times for what is not given. Raises `AdminError`."""
     first, last = ALWAYS
-    return parse_time(begin) if begin else first, parse_time(end) if end else last
+    return _moment(begin) if begin else first, _moment(end) if end else last
+
+
+def _moment(text: str) -> int:
+    """As `parse_time`, but ``now`` is the time: -1 stands for the end of a queue only where offsets move."""
+    return time.time_ns() // 1_000_000 if text == "now" else parse_time(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import unicodedata
 from collections.abc import Callable
 
@@ -13,7 +14,7 @@ from batonmq.admin.commands.query_msg_by_id import body_text
 from batonmq.admin.main import COMMANDS, SECTIONS, admin
 from batonmq.admin.output import Output, time_text
 from batonmq.admin.session import Admin, AdminError
-from batonmq.admin.times import parse_time
+from batonmq.admin.times import parse_time, parse_times
 from batonmq.protocol.bodies.routes import BrokerData, TopicRouteData
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
@@ -113,6 +114,13 @@ def test_what_goes_wrong_is_one_line_and_exit_code_not_zero(arguments: list[str]
 )
 def test_times(text: str, ms: int) -> None:
     assert parse_time(text) == ms
+
+
+def test_now_is_an_end_of_a_stretch_of_time() -> None:
+    before = time.time_ns() // 1_000_000
+    first, last = parse_times("now", "now")
+    assert before <= first <= last <= time.time_ns() // 1_000_000
+    assert parse_times("5", None)[0] == 5 and parse_times(None, "7")[1] == 7
 
 
 def test_a_date_is_taken_in_local_time(monkeypatch: pytest.MonkeyPatch) -> None:
