@@ -80,6 +80,10 @@ def test_the_list_shows_every_command_with_its_sentence() -> None:
         (["cleanBrokerMetadata", "-a", "x:1", "-bn", "b", "-c", "c", "-b", "one"], "no broker ids: one"),
         (["resetOffsetByTime", "-g", "g", "-t", "t", "-s", "soon"], "no time: soon"),
         (["resetOffsetByTime", "-g", "g", "-t", "t", "-s", "0", "-q", "1"], "need -b"),
+        (
+            ["resetOffsetByTime", "-g", "g", "-t", "t", "-s", "now", "-b", "127.0.0.1:1", "-o", "1"],
+            "-o needs -q with the queue's id",
+        ),
         (["resetOffsetByTime", "-g", "g", "-t", "t", "-s", "٣"], "no time: ٣"),
         (["resetOffsetByTime", "-g", "g", "-t", "t", "-s", "9" * 40], "no time: 999"),
         (["printMsg", "-t", "t", "-b", "0001-01-01", "-n", "127.0.0.1:1"], "0001-01-01"),

@@ -22,8 +22,8 @@ from batonmq.admin.times import TIME, parse_time
     help="Also where the group has not come so far yet.",
 )
 @click.option("-b", "--broker", "broker", help="Only this broker, host:port.")
-@click.option("-q", "--queue", "queue_id", type=int, default=-1, help="Only this queue.")
-@click.option("-o", "--offset", type=int, default=-1, help="To this offset of the queue.")
+@click.option("-q", "--queue", "queue_id", type=int, default=-1, help="Only this queue; with -b.")
+@click.option("-o", "--offset", type=int, default=-1, help="To this offset; with -b and -q.")
 async def main(
     admin: Admin,
     out: Output,
@@ -44,6 +44,8 @@ async def main(
     """
     if (queue_id >= 0 or offset >= 0) and broker is None:
         raise AdminError("-q and -o need -b with the broker that has the queue")
+    if offset >= 0 and queue_id < 0:
+        raise AdminError("-o needs -q with the queue's id")
     moved = await offsets.reset(
         admin,
         group,
