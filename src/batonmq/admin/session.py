@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from batonmq.common.addresses import split_addresses
+from batonmq.common.config import ConfigError, parse_properties
 from batonmq.net.client import RemotingClient
 from batonmq.net.connection import SUCCESS_ONLY, Response
 from batonmq.net.dispatch import Body
@@ -37,6 +38,19 @@ _WANTS_CERTIFICATE = (
 
 class AdminError(Exception):
     """The request cannot be carried out; the message says why in one line."""
+
+
+def one_key(key: str, value: str) -> bytes:
+    """The body of a request that changes one key of a configuration. Raises `AdminError` for a key or a value
+    that would change another one, or none."""
+    line = f"{key}={value}"
+    try:
+        keys = list(parse_properties(line))
+    except ConfigError as error:
+        raise AdminError(f"{line!r}: {error}") from None
+    if "\n" in line or "\r" in line or keys != [key]:
+        raise AdminError(f"{line!r} is not one key with a value of one line")
+    return f"{line}\n".encode()
 
 
 @dataclass(frozen=True, slots=True)

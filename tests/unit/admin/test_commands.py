@@ -133,6 +133,25 @@ def test_a_date_is_taken_in_local_time(monkeypatch: pytest.MonkeyPatch) -> None:
         parse_time("2024-13-01")
 
 
+@pytest.mark.parametrize(
+    "command", ["updateBrokerConfig -b", "updateControllerConfig -a", "updateNamesrvConfig -n"]
+)
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("fileReservedTime", "48\nbrokerPermission=4"),
+        ("fileReservedTime", "48\r"),
+        ("fileReservedTime=48\nbrokerPermission", "4"),
+        ("fileReservedTime=48", "4"),
+        ("#fileReservedTime", "48"),
+        ("fileReservedTime", "\\uxy"),
+    ],
+)
+def test_a_change_is_of_one_key(command: str, key: str, value: str) -> None:
+    refused = CliRunner().invoke(admin, [*command.split(), "127.0.0.1:1", "-k", key, "-v", value])
+    assert refused.exit_code != 0 and repr(f"{key}={value}") in refused.output
+
+
 def test_time_text() -> None:
     assert time_text(0) == "" and time_text(-1) == ""
     assert time_text(1_700_000_000_123) == "2023-11-14 22:13:20.123"

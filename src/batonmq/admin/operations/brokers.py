@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from batonmq.admin.session import Admin
+from batonmq.admin.session import Admin, one_key
 from batonmq.common.config import parse_properties
 from batonmq.net.errors import NetError
 from batonmq.protocol.bodies.common import KVTable
@@ -125,7 +125,7 @@ async def other_replicas(admin: Admin, address: str) -> list[str] | None:
 async def change_config(admin: Admin, addresses: Iterable[str], key: str, value: str) -> None:
     """Set a key of running brokers, and in their files. The first refusal ends it."""
     for address in addresses:
-        await admin.ask(address, wire.UpdateBrokerConfig(), f"{key}={value}\n".encode())
+        await admin.ask(address, wire.UpdateBrokerConfig(), one_key(key, value))
 
 
 async def delete_expired_commit_logs(admin: Admin, addresses: Iterable[str]) -> None:

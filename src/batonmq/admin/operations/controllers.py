@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from batonmq.admin.session import Admin, AdminError
+from batonmq.admin.session import Admin, AdminError, one_key
 from batonmq.common.addresses import split_addresses
 from batonmq.common.config import parse_properties
 from batonmq.net.connection import Response
@@ -54,7 +54,7 @@ async def change_config(admin: Admin, controllers: str, key: str, value: str) ->
     """Set a key of running controllers; their addresses."""
     addresses = split_addresses(controllers)
     for address in addresses:
-        await admin.ask(address, wire.UpdateControllerConfig(), f"{key}={value}\n".encode())
+        await admin.ask(address, wire.UpdateControllerConfig(), one_key(key, value))
     return addresses
 
 

@@ -5,7 +5,7 @@ Name servers do not know each other, so every change goes to all of them.
 
 from __future__ import annotations
 
-from batonmq.admin.session import Admin
+from batonmq.admin.session import Admin, one_key
 from batonmq.common.config import parse_properties
 from batonmq.protocol.headers import namesrv as wire
 
@@ -22,7 +22,7 @@ async def configs(admin: Admin) -> dict[str, dict[str, str]]:
 async def change_config(admin: Admin, key: str, value: str) -> None:
     """Set a key of running name servers."""
     for address in admin.namesrv:
-        await admin.ask(address, wire.UpdateNamesrvConfig(), f"{key}={value}\n".encode())
+        await admin.ask(address, wire.UpdateNamesrvConfig(), one_key(key, value))
 
 
 async def put_value(admin: Admin, namespace: str, key: str, value: str) -> None:
