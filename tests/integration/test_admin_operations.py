@@ -12,6 +12,9 @@ from batonmq.admin.session import Admin
 from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.bodies.groups import SubscriptionGroupConfig
 from batonmq.protocol.errors import MQError
+from batonmq.protocol.headers.namesrv import RegisterTopicInNamesrv
+from batonmq.protocol.json import encode
+from batonmq.protocol.names import pop_retry_topic
 
 __all__ = ["cluster"]
 QUEUE = MessageQueue("Orders", "broker-a", 0)
@@ -50,6 +53,17 @@ async def test_operations_return_data(cluster: tuple[Run, str]) -> None:
         (state,) = await brokers.states(admin)
         assert (state.address, state.error, state.activated) == (broker, None, "true")
         assert (state.messages_in("today"), state.messages_in("yesterday")) == (2, 0)
+
+
+async def test_a_group_that_pops_is_listed_once_by_its_name(cluster: tuple[Run, str]) -> None:
+    run, broker = cluster
+    async with Admin(await namesrv_of(run)) as admin:
+        await topics.create(admin, [broker], "Orders", read_queues=1, write_queues=1)
+        route = encode(await admin.route("Orders"))
+        for topic in ("Orders", "Bills"):
+            retries = pop_retry_topic("Buyers", topic, v2=True)
+            await admin.ask(admin.namesrv[0], RegisterTopicInNamesrv(topic=retries), route)
+        assert [each.group for each in await groups.all_progress(admin)] == ["Buyers"]
 
 
 async def test_a_group_created_by_the_client_is_at_every_master(cluster: tuple[Run, str]) -> None:

@@ -152,6 +152,12 @@ def pop_retry_topic(group: str, topic: str, *, v2: bool) -> str:
     return f"{RETRY_PREFIX}{group}{'+' if v2 else '_'}{topic}"
 
 
+def group_of_retry_topic(topic: str) -> str:
+    """The group whose retry topic this is. Without "+" the name of another topic may be part of it: only who
+    knows the group can take that off."""
+    return topic.removeprefix(RETRY_PREFIX).partition("+")[0]
+
+
 def revive_topic(cluster: str) -> str:
     """The topic of the checkpoints and acks of pop consumers."""
     return f"{_REVIVE_PREFIX}{cluster}"

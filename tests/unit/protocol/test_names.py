@@ -49,6 +49,13 @@ def test_group_names(group: str, why: str | None) -> None:
             names.check_group(group)
 
 
+@pytest.mark.parametrize("v2", [False, True])
+def test_the_group_of_a_retry_topic(v2: bool) -> None:
+    assert names.group_of_retry_topic(names.retry_topic("g_1")) == "g_1"
+    of_pops = names.group_of_retry_topic(names.pop_retry_topic("g_1", "t", v2=v2))
+    assert of_pops == ("g_1" if v2 else "g_1_t")
+
+
 NAMESPACES = [
     ("ns", "topic", "ns%topic"),
     ("ns", "%RETRY%group", "%RETRY%ns%group"),

@@ -41,7 +41,7 @@ from batonmq.protocol.headers.broker.topics import (
 )
 from batonmq.protocol.headers.client import GetConsumerRunningInfo
 from batonmq.protocol.json import decode, encode
-from batonmq.protocol.names import RETRY_PREFIX, is_light, retry_topic
+from batonmq.protocol.names import group_of_retry_topic, is_light, is_retry_topic, retry_topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,10 +161,8 @@ async def all_progress(
 ) -> list[GroupProgress]:
     """How far all consumer groups are, sorted by name; in all topics and clusters, or in one."""
     found: list[GroupProgress] = []
-    for name in await topics.names(admin):
-        if not name.startswith(RETRY_PREFIX):
-            continue
-        group = name.removeprefix(RETRY_PREFIX)
+    names = await topics.names(admin)
+    for group in sorted({group_of_retry_topic(name) for name in names if is_retry_topic(name)}):
         stats = (await offset_tables(admin, group, topic, cluster)).values()
         queues = [at for table in stats for at in table.offset_table.values()]
         clients = await _clients(admin, group, cluster)
