@@ -198,8 +198,12 @@ async def _run(work: Work, session: Admin, out: Output, options: Any) -> None:
         async with session as admin:
             await work(admin, out, **options)
     except MQError as error:
-        raise click.ClickException(visible(f"refused: {error}")) from None
+        raise click.ClickException(_one_line(f"refused: {error}", error)) from None
     except (NetError, AdminError) as error:
-        raise click.ClickException(visible(str(error))) from None
+        raise click.ClickException(_one_line(str(error), error)) from None
     except UnicodeEncodeError as error:
         raise click.ClickException(f"{error.object!r} is no text that can be sent as UTF-8") from None
+
+
+def _one_line(text: str, error: Exception) -> str:
+    return visible("; ".join((text, *getattr(error, "__notes__", ()))))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -81,6 +82,18 @@ def _kind_of_request(header: Header) -> _Kind | None:
     return next((kind for home, kind in _KINDS.items() if f"{module}.".startswith(f"{home}.")), None)
 
 
+@contextmanager
+def naming(done: Collection[object]) -> Iterator[None]:
+    """Adds to an error what was carried out before it, as a note: a change stops halfway at a refusal, and
+    who gave the command must know where it is in force."""
+    try:
+        yield
+    except (MQError, NetError, AdminError) as error:
+        if done:
+            error.add_note(f"already done: {', '.join(map(str, done))}")
+        raise
+
+
 class Admin:
     """An administrator's connections; an async context manager.
 
@@ -143,6 +156,17 @@ class Admin:
             ) from None
         self._answered.add(address)
         return answer
+
+    async def ask_each(
+        self, addresses: Iterable[str], header: Header, body: Body = b""
+    ) -> dict[str, Response]:
+        """The same request to several addresses in turn. The first failure ends it, with a note of those that
+        carried it out (`naming`)."""
+        answers: dict[str, Response] = {}
+        with naming(answers):
+            for address in addresses:
+                answers[address] = await self.ask(address, header, body)
+        return answers
 
     async def _kind_of(self, address: str) -> _Kind | None:
         """Which kind of program listens there, found by the requests it knows; None if that stays unknown."""

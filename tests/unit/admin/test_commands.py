@@ -15,9 +15,13 @@ from batonmq.admin.main import COMMANDS, SECTIONS, admin
 from batonmq.admin.output import Output, time_text
 from batonmq.admin.session import Admin, AdminError
 from batonmq.admin.times import parse_time, parse_times
+from batonmq.net.connection import Response
 from batonmq.protocol.bodies.routes import BrokerData, TopicRouteData
+from batonmq.protocol.bodies.topics import TopicConfig
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
+from batonmq.protocol.headers.broker.topics import GetTopicConfig
+from batonmq.protocol.json import encode
 from batonmq.protocol.message.ids import UniqueIds
 
 
@@ -233,6 +237,62 @@ def test_a_topic_without_a_broker_is_listed_as_topic(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Admin, "route", route)
     listed = CliRunner().invoke(admin, ["topicList", "-c", "--json", "-n", "127.0.0.1:1"])
     assert json.loads(listed.output) == [{"cluster": "", "topic": "Orphan", "consumerGroup": ""}]
+
+
+TWO = {"a": "127.0.0.1:1", "b": "127.0.0.1:2", "c": "127.0.0.1:3"}
+
+
+@pytest.fixture
+def second_refuses(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A cluster of three masters, the second of which refuses; who was asked to change something."""
+    asked: list[str] = []
+
+    async def masters(_: Admin, __: object = None) -> dict[str, str]:
+        return TWO
+
+    async def groups(_: Admin, __: object = None) -> list[BrokerData]:
+        return [BrokerData("c", name, {0: address}) for name, address in TWO.items()]
+
+    async def ask(_: Admin, address: str, header: object, body: bytes = b"") -> Response:
+        if isinstance(header, GetTopicConfig):
+            return Response(None, encode(TopicConfig("T")), ResponseCode.SUCCESS, None)
+        asked.append(address)
+        if address == TWO["b"]:
+            raise MQError(ResponseCode.SYSTEM_ERROR, "no")
+        return Response(None, b'{"offsetTable":{}}', ResponseCode.SUCCESS, None)
+
+    monkeypatch.setattr(Admin, "masters", masters)
+    monkeypatch.setattr(Admin, "masters_of_topic", masters)
+    monkeypatch.setattr(Admin, "groups", groups)
+    monkeypatch.setattr(Admin, "ask", ask)
+    return asked
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "createUser -c c -u u -p p",
+        "updateUser -c c -u u -s disable",
+        "deleteUser -c c -u u",
+        "createAcl -c c -s User:u -r Topic:t -a Pub -d Allow",
+        "deleteAcl -c c -s User:u",
+        "updateTopic -c c -t T",
+        "updateTopicPerm -c c -t T -p 4",
+        "updateSubGroup -c c -g G",
+        "deleteSubGroup -c c -g G",
+        "setConsumeMode -c c -t T -g G -m POP",
+        "updateBrokerConfig -c c -k traceOn -v true",
+        "cleanUnusedTopic -c c",
+        "resetOffsetByTime -g G -t T -s now",
+        "skipAccumulatedMessage -g G -t T",
+        "cloneGroupOffset -s G -d H",
+    ],
+)
+def test_a_refusal_says_where_the_change_is_in_force(second_refuses: list[str], command: str) -> None:
+    refused = CliRunner().invoke(admin, [*command.split(), "-n", "127.0.0.1:9"])
+    assert second_refuses == ["127.0.0.1:1", "127.0.0.1:2"]
+    (line,) = refused.stderr.splitlines()
+    assert line.endswith("SYSTEM_ERROR (1): no; already done: 127.0.0.1:1")
 
 
 SETS = {"here": {0: "127.0.0.1:1", 1: "127.0.0.1:3", 2: "127.0.0.1:2"}, "alone": {0: "127.0.0.1:1"}, "": {}}

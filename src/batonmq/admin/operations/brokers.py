@@ -124,26 +124,22 @@ async def other_replicas(admin: Admin, address: str) -> list[str] | None:
 
 async def change_config(admin: Admin, addresses: Iterable[str], key: str, value: str) -> None:
     """Set a key of running brokers, and in their files. The first refusal ends it."""
-    for address in addresses:
-        await admin.ask(address, wire.UpdateBrokerConfig(), one_key(key, value))
+    await admin.ask_each(addresses, wire.UpdateBrokerConfig(), one_key(key, value))
 
 
 async def delete_expired_commit_logs(admin: Admin, addresses: Iterable[str]) -> None:
     """Delete expired commit log files now, not at the hour of `deleteWhen`."""
-    for address in addresses:
-        await admin.ask(address, wire.DeleteExpiredCommitLog())
+    await admin.ask_each(addresses, wire.DeleteExpiredCommitLog())
 
 
 async def clean_expired_queues(admin: Admin, addresses: Iterable[str]) -> None:
     """Delete the consume queue files whose messages are no longer in the commit log."""
-    for address in addresses:
-        await admin.ask(address, wire.CleanExpiredConsumeQueue())
+    await admin.ask_each(addresses, wire.CleanExpiredConsumeQueue())
 
 
 async def clean_unused_topics(admin: Admin, addresses: Iterable[str]) -> None:
     """Delete the consume queues of topics that no longer exist."""
-    for address in addresses:
-        await admin.ask(address, wire.CleanUnusedTopic())
+    await admin.ask_each(addresses, wire.CleanUnusedTopic())
 
 
 def _first(text: str) -> float:

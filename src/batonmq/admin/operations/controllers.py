@@ -53,8 +53,7 @@ async def configs(admin: Admin, controllers: str) -> dict[str, dict[str, str]]:
 async def change_config(admin: Admin, controllers: str, key: str, value: str) -> list[str]:
     """Set a key of running controllers; their addresses."""
     addresses = split_addresses(controllers)
-    for address in addresses:
-        await admin.ask(address, wire.UpdateControllerConfig(), one_key(key, value))
+    await admin.ask_each(addresses, wire.UpdateControllerConfig(), one_key(key, value))
     return addresses
 
 

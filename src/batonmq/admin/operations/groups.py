@@ -106,14 +106,12 @@ async def create(admin: Admin, addresses: Iterable[str], config: SubscriptionGro
     light queues: brokers accept the request and change nothing."""
     if is_light(config.group_name):
         raise AdminError(f"{config.group_name} exists without being created and always has the defaults")
-    for address in addresses:
-        await admin.ask(address, UpdateSubscriptionGroup(), encode(config))
+    await admin.ask_each(addresses, UpdateSubscriptionGroup(), encode(config))
 
 
 async def delete(admin: Admin, addresses: Iterable[str], group: str, *, with_offsets: bool = False) -> None:
     """Delete a consumer group from brokers."""
-    for address in addresses:
-        await admin.ask(address, DeleteSubscriptionGroup(group_name=group, clean_offset=with_offsets))
+    await admin.ask_each(addresses, DeleteSubscriptionGroup(group_name=group, clean_offset=with_offsets))
 
 
 async def set_mode(
@@ -126,8 +124,7 @@ async def set_mode(
 ) -> None:
     """Let a group pull or pop a topic; `share_with`: clients whose queues a client pops besides its own."""
     body = SetMessageRequestModeRequestBody(topic, group, mode, share_with)
-    for address in addresses:
-        await admin.ask(address, SetMessageRequestMode(), encode(body))
+    await admin.ask_each(addresses, SetMessageRequestMode(), encode(body))
 
 
 async def consumers(admin: Admin, group: str, broker: str | None = None) -> ConsumerConnection:

@@ -21,27 +21,24 @@ async def configs(admin: Admin) -> dict[str, dict[str, str]]:
 
 async def change_config(admin: Admin, key: str, value: str) -> None:
     """Set a key of running name servers."""
-    for address in admin.namesrv:
-        await admin.ask(address, wire.UpdateNamesrvConfig(), one_key(key, value))
+    await admin.ask_each(admin.namesrv, wire.UpdateNamesrvConfig(), one_key(key, value))
 
 
 async def put_value(admin: Admin, namespace: str, key: str, value: str) -> None:
     """Set a key-value pair, e.g. of the namespace ORDER_TOPIC_CONFIG."""
-    for address in admin.namesrv:
-        await admin.ask(address, wire.PutKVConfig(namespace=namespace, key=key, value=value))
+    await admin.ask_each(admin.namesrv, wire.PutKVConfig(namespace=namespace, key=key, value=value))
 
 
 async def delete_value(admin: Admin, namespace: str, key: str) -> None:
     """Delete a key-value pair."""
-    for address in admin.namesrv:
-        await admin.ask(address, wire.DeleteKVConfig(namespace=namespace, key=key))
+    await admin.ask_each(admin.namesrv, wire.DeleteKVConfig(namespace=namespace, key=key))
 
 
 async def forbid_writing(admin: Admin, broker: str) -> dict[str, int]:
     """Stop producers from writing to brokers of a name; name server's address -> number of topics changed."""
     changed: dict[str, int] = {}
-    for address in admin.namesrv:
-        answer = await admin.ask(address, wire.WipeWritePermOfBroker(broker_name=broker))
+    answers = await admin.ask_each(admin.namesrv, wire.WipeWritePermOfBroker(broker_name=broker))
+    for address, answer in answers.items():
         assert isinstance(answer.header, wire.WipeWritePermOfBrokerResponse)
         changed[address] = answer.header.wipe_topic_count
     return changed
@@ -50,8 +47,8 @@ async def forbid_writing(admin: Admin, broker: str) -> dict[str, int]:
 async def allow_writing(admin: Admin, broker: str) -> dict[str, int]:
     """Undo `forbid_writing`; name server's address -> number of topics changed."""
     changed: dict[str, int] = {}
-    for address in admin.namesrv:
-        answer = await admin.ask(address, wire.AddWritePermOfBroker(broker_name=broker))
+    answers = await admin.ask_each(admin.namesrv, wire.AddWritePermOfBroker(broker_name=broker))
+    for address, answer in answers.items():
         assert isinstance(answer.header, wire.AddWritePermOfBrokerResponse)
         changed[address] = answer.header.add_topic_count
     return changed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from batonmq.admin.operations import groups
-from batonmq.admin.session import Admin, AdminError
+from batonmq.admin.session import Admin, AdminError, naming
 from batonmq.protocol.bodies.clients import GetConsumerStatusBody, ResetOffsetBody
 from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.codes import ResponseCode
@@ -60,8 +60,7 @@ async def reset(
     )
     brokers = [broker] if broker else (await admin.masters_of_topic(topic)).values()
     offsets: dict[MessageQueue, int] = {}
-    for address in brokers:
-        answer = await admin.ask(address, header)
+    for answer in (await admin.ask_each(brokers, header)).values():
         offsets |= dict(sorted(decode(bytes(answer.body), ResetOffsetBody).offset_table.items()))
     return offsets
 
@@ -76,10 +75,8 @@ async def clone(
         offline: also topics that it does not subscribe to now.
     """
     header = wire.CloneGroupOffset(src_group=source, dest_group=target, topic=topic, offline=offline)
-    brokers = list((await admin.masters_of_topic(retry_topic(source))).values())
-    for address in brokers:
-        await admin.ask(address, header)
-    return brokers
+    brokers = (await admin.masters_of_topic(retry_topic(source))).values()
+    return list(await admin.ask_each(brokers, header))
 
 
 async def reset_committed(
@@ -95,22 +92,25 @@ async def reset_committed(
     route = await admin.queues(topic)
     tables = (await groups.offset_tables(admin, group, topic)).values()
     progress = {queue: at for table in tables for queue, at in table.offset_table.items()}
-    for queue, at in sorted(progress.items(), key=lambda item: item[0]):
-        address = route.replica(route.broker_of(queue))
-        if address is None:
-            raise AdminError(f"no broker serves {queue}")
-        target = at.broker_offset
-        if time_ms != -1:
-            found = await admin.ask(
-                address, pull.SearchOffset(topic=topic, queue_id=queue.queue_id, timestamp=time_ms)
-            )
-            assert isinstance(found.header, pull.SearchOffsetResponse)
-            target = found.header.offset
-        moved = force or target <= at.consumer_offset
-        if moved:
-            await admin.ask(address, pull.UpdateConsumerOffset(group, topic, queue.queue_id, target))
-        now = target if moved else at.consumer_offset
-        done.append(Rollback(queue, at.broker_offset, at.consumer_offset, target, now))
+    moved: list[MessageQueue] = []
+    with naming(moved):
+        for queue, at in sorted(progress.items(), key=lambda item: item[0]):
+            address = route.replica(route.broker_of(queue))
+            if address is None:
+                raise AdminError(f"no broker serves {queue}")
+            target = at.broker_offset
+            if time_ms != -1:
+                found = await admin.ask(
+                    address, pull.SearchOffset(topic=topic, queue_id=queue.queue_id, timestamp=time_ms)
+                )
+                assert isinstance(found.header, pull.SearchOffsetResponse)
+                target = found.header.offset
+            now = at.consumer_offset
+            if force or target <= now:
+                now = target
+                await admin.ask(address, pull.UpdateConsumerOffset(group, topic, queue.queue_id, now))
+                moved.append(queue)
+            done.append(Rollback(queue, at.broker_offset, at.consumer_offset, target, now))
     return done
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from batonmq.admin.logical_offsets import topic_offsets
 from batonmq.admin.operations import static_topics
-from batonmq.admin.session import Admin, AdminError
+from batonmq.admin.session import Admin, AdminError, naming
 from batonmq.protocol.bodies.clients import GroupList
 from batonmq.protocol.bodies.common import MessageQueue, TopicList
 from batonmq.protocol.bodies.statistics import BrokerStatsData, ConsumeStats, TopicOffset, TopicStatsTable
@@ -201,8 +201,7 @@ async def create(
         order=order,
         attributes=attributes,
     )
-    for address in addresses:
-        await admin.ask(address, header)
+    await admin.ask_each(addresses, header)
 
 
 def check_configurable(topic: str) -> None:
@@ -218,22 +217,25 @@ async def set_permission(admin: Admin, addresses: Iterable[str], topic: str, per
     """Allow or forbid reading and writing (bits of `Perm`); everything else of the topic stays. Raises
     `AdminError` as `create`."""
     check_configurable(topic)
-    for address in addresses:
-        answer = await admin.ask(address, GetTopicConfig(topic=topic))
-        config = decode(bytes(answer.body), TopicConfig)
-        await admin.ask(
-            address,
-            CreateTopic(
-                topic=topic,
-                default_topic=AUTO_CREATE_TOPIC,
-                read_queue_nums=config.read_queue_nums,
-                write_queue_nums=config.write_queue_nums,
-                perm=perm,
-                topic_filter_type=config.topic_filter_type,
-                topic_sys_flag=config.topic_sys_flag,
-                order=config.order,
-            ),
-        )
+    done: list[str] = []
+    with naming(done):
+        for address in addresses:
+            answer = await admin.ask(address, GetTopicConfig(topic=topic))
+            config = decode(bytes(answer.body), TopicConfig)
+            await admin.ask(
+                address,
+                CreateTopic(
+                    topic=topic,
+                    default_topic=AUTO_CREATE_TOPIC,
+                    read_queue_nums=config.read_queue_nums,
+                    write_queue_nums=config.write_queue_nums,
+                    perm=perm,
+                    topic_filter_type=config.topic_filter_type,
+                    topic_sys_flag=config.topic_sys_flag,
+                    order=config.order,
+                ),
+            )
+            done.append(address)
 
 
 async def delete(admin: Admin, topic: str, cluster: str) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from batonmq.admin.session import Admin
+from batonmq.admin.session import Admin, naming
 from batonmq.protocol.bodies.auth import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
 from batonmq.protocol.headers.broker import auth as wire
 from batonmq.protocol.json import decode, encode
@@ -13,20 +13,17 @@ from batonmq.protocol.json import decode, encode
 
 async def create(admin: Admin, addresses: Iterable[str], user: UserInfo) -> None:
     """Create a user on these brokers. Raises `MQError` if there is one of this name."""
-    for address in addresses:
-        await admin.ask(address, wire.CreateUser(user.username), encode(user))
+    await admin.ask_each(addresses, wire.CreateUser(user.username), encode(user))
 
 
 async def update(admin: Admin, addresses: Iterable[str], user: UserInfo) -> None:
     """Change what `user` says of a user; the rest stays."""
-    for address in addresses:
-        await admin.ask(address, wire.UpdateUser(user.username), encode(user))
+    await admin.ask_each(addresses, wire.UpdateUser(user.username), encode(user))
 
 
 async def delete(admin: Admin, addresses: Iterable[str], name: str) -> None:
     """Delete a user and its list, if there is one."""
-    for address in addresses:
-        await admin.ask(address, wire.DeleteUser(name))
+    await admin.ask_each(addresses, wire.DeleteUser(name))
 
 
 async def find(admin: Admin, address: str, name: str) -> UserInfo | None:
@@ -65,14 +62,12 @@ async def allow(
 
 async def put_acl(admin: Admin, addresses: Iterable[str], acl: AclInfo) -> None:
     """Add the entries of a list to those of its subject."""
-    for address in addresses:
-        await admin.ask(address, wire.UpdateAcl(acl.subject), encode(acl))
+    await admin.ask_each(addresses, wire.UpdateAcl(acl.subject), encode(acl))
 
 
 async def delete_acl(admin: Admin, addresses: Iterable[str], subject: str, resource: str | None) -> None:
     """Delete a subject's list, or its entry for one resource."""
-    for address in addresses:
-        await admin.ask(address, wire.DeleteAcl(subject, resource=resource))
+    await admin.ask_each(addresses, wire.DeleteAcl(subject, resource=resource))
 
 
 async def acl_of(admin: Admin, address: str, subject: str) -> AclInfo | None:
@@ -96,10 +91,13 @@ async def copy_users(admin: Admin, source: str, target: str, names: Sequence[str
         found = [user for name in names if (user := await find(admin, source, name)) is not None]
     else:
         found = await users(admin, source)
-    for user in found:
-        there = await find(admin, target, user.username or "")
-        await (create if there is None else update)(admin, [target], user)
-    return [user.username or "" for user in found]
+    copied: list[str] = []
+    with naming(copied):
+        for user in found:
+            there = await find(admin, target, user.username or "")
+            await (create if there is None else update)(admin, [target], user)
+            copied.append(user.username or "")
+    return copied
 
 
 async def copy_acls(admin: Admin, source: str, target: str, subjects: Sequence[str]) -> list[str]:
@@ -108,9 +106,12 @@ async def copy_acls(admin: Admin, source: str, target: str, subjects: Sequence[s
         found = [acl for each in subjects if (acl := await acl_of(admin, source, each)) is not None]
     else:
         found = await acls(admin, source)
-    for acl in found:
-        await put_acl(admin, [target], acl)
-    return [acl.subject or "" for acl in found]
+    copied: list[str] = []
+    with naming(copied):
+        for acl in found:
+            await put_acl(admin, [target], acl)
+            copied.append(acl.subject or "")
+    return copied
 
 
 ENTRY_COLUMNS: Final = (
