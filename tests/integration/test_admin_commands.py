@@ -32,7 +32,10 @@ from batonmq.protocol.bodies.clients import (
     SubscriptionData,
 )
 from batonmq.protocol.bodies.common import MessageQueue
+from batonmq.protocol.bodies.routes import QueueData, TopicRouteData
+from batonmq.protocol.bodies.topics import RegisterBrokerBody
 from batonmq.protocol.compression import CompressionType
+from batonmq.protocol.headers import namesrv as namesrv_wire
 from batonmq.protocol.headers.broker.clients import Heartbeat
 from batonmq.protocol.headers.client import GetConsumerRunningInfo, GetConsumerStatusFromClient
 from batonmq.protocol.json import encode
@@ -97,6 +100,45 @@ async def test_a_topic_from_creation_to_deletion(cluster: tuple[Run, str]) -> No
     await run("deleteTopic", "-t", "Orders", "-c", "DefaultCluster")
     assert {"topic": "Orders"} not in await run("topicList")
     assert "No topic route info" in await run("topicRoute", "-t", "Orders", fails=True)
+
+
+class SlavesOnly:
+    """A broker set `broker-b` that has a topic, and only a slave, as the name server sees it."""
+
+    def __init__(self, namesrv: str, topic: str) -> None:
+        self._namesrv, self._topic, self._net = namesrv, topic, RemotingClient()
+
+    async def __aenter__(self) -> None:
+        slave = namesrv_wire.RegisterBroker("broker-b", "127.0.0.1:1", "DefaultCluster", "127.0.0.1:2", 1)
+        await self._net.call(self._namesrv, slave, encode(RegisterBrokerBody()))
+        queues = TopicRouteData(queue_datas=[QueueData("broker-b", 1, 1, 6)])
+        await self._net.call(self._namesrv, namesrv_wire.RegisterTopicInNamesrv(self._topic), encode(queues))
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._net.close()
+
+
+async def test_a_topic_that_a_broker_set_keeps_has_its_route(cluster: tuple[Run, str]) -> None:
+    """The topic came back with the master, and until then consumers did not find its messages."""
+    run, broker = cluster
+    (row,) = [row for row in await run("getNamesrvConfig") if row["key"] == "listenPort"]
+    (namesrv,) = row.keys() - {"key"}
+    await run("updateTopic", "-b", broker, "-t", "Orders", "-r", "1", "-w", "1")
+    await run("updateTopic", "-b", broker, "-t", "Here", "-r", "1", "-w", "1")
+    async with SlavesOnly(namesrv, "Orders"):
+        done = await asyncio.to_thread(
+            CliRunner().invoke, admin, ["deleteTopic", "-n", namesrv, "-t", "Orders", "-c", "DefaultCluster"]
+        )
+        assert done.stdout == f"topic Orders deleted at {broker}\n"
+        left_out, note = done.stderr.splitlines()
+        assert left_out == "left out, because no master of them lives: broker-b"
+        assert note.startswith("topic Orders is still there, and so is its route: broker-b kept it.")
+        assert "broker-b" in {row["broker"] for row in await run("topicRoute", "-t", "Orders")}
+        assert "No topic in this" in await run(
+            "updateTopicPerm", "-b", broker, "-t", "Orders", "-p", "4", fails=True
+        )
+        assert (await run("deleteTopic", "-t", "Here", "-c", "DefaultCluster"))["keptBy"] == []
+        assert {"topic": "Here"} not in await run("topicList")
 
 
 async def test_offsets_of_a_group_without_clients(cluster: tuple[Run, str]) -> None:

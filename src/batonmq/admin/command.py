@@ -21,7 +21,6 @@ from batonmq.common.addresses import host_and_port, split_addresses
 from batonmq.common.config import ConfigError
 from batonmq.common.terminal import visible
 from batonmq.net.errors import NetError
-from batonmq.protocol.codes import MASTER_ID
 from batonmq.protocol.errors import MQError
 
 Work = Callable[..., Awaitable[None]]
@@ -185,11 +184,9 @@ async def targets(
     if not cluster:
         raise AdminError("give -b with a broker's host:port or -c with a cluster's name")
     found = await admin.addresses(cluster, slaves=slaves)
-    if not slaves:
-        groups = await admin.groups(cluster)
-        if without := [group.broker_name for group in groups if MASTER_ID not in group.broker_addrs]:
-            text = f"left out, because no master of them lives: {', '.join(without)}"
-            click.echo(visible(text), err=True)
+    if not slaves and (without := await admin.without_master(cluster)):
+        text = f"left out, because no master of them lives: {', '.join(without)}"
+        click.echo(visible(text), err=True)
     return found
 
 

@@ -228,6 +228,11 @@ class Admin:
             if MASTER_ID in group.broker_addrs
         }
 
+    async def without_master(self, cluster: str) -> list[str]:
+        """Names of a cluster's broker sets that have only slaves now."""
+        groups = await self.groups(cluster)
+        return [group.broker_name for group in groups if MASTER_ID not in group.broker_addrs]
+
     async def replicas(self, cluster: str | None = None) -> list[tuple[str, int, str]]:
         """(broker name, broker id, address) of every live broker."""
         return [

@@ -12,7 +12,7 @@ from batonmq.protocol.bodies.clients import GroupList
 from batonmq.protocol.bodies.common import MessageQueue, TopicList
 from batonmq.protocol.bodies.statistics import BrokerStatsData, ConsumeStats, TopicOffset, TopicStatsTable
 from batonmq.protocol.bodies.topics import SINGLE_TAG, TopicConfig
-from batonmq.protocol.codes import Perm, TopicSysFlag
+from batonmq.protocol.codes import Perm, ResponseCode, TopicSysFlag
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import namesrv as namesrv_wire
 from batonmq.protocol.headers.broker.admin import (
@@ -35,6 +35,16 @@ class TopicConsumers:
     """Sorted; empty for a topic that no live broker has."""
     groups: list[str]
     """Consumer groups, sorted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """Where a topic was deleted."""
+
+    brokers: list[str]
+    """Addresses of masters."""
+    kept: list[str]
+    """Names of broker sets without a master: they still have the topic, and so its route stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,14 +248,32 @@ async def set_permission(admin: Admin, addresses: Iterable[str], topic: str, per
             done.append(address)
 
 
-async def delete(admin: Admin, topic: str, cluster: str) -> list[str]:
-    """Delete a topic from all masters of a cluster and from the name servers; the masters' addresses."""
+async def delete(admin: Admin, topic: str, cluster: str) -> Deletion:
+    """Delete a topic from all masters of a cluster and, unless a broker set keeps it, from the name servers.
+
+    A set without a master keeps it: without the route, consumers would miss what they have not read there
+    yet, and the topic would come back with the master all the same.
+    """
     masters = await admin.addresses(cluster)
-    for address in masters:
-        await admin.ask(address, DeleteTopic(topic=topic))
-    for address in admin.namesrv:
-        await admin.ask(address, namesrv_wire.DeleteTopicInNamesrv(topic=topic, cluster_name=cluster))
-    return masters
+    kept = await _without_master(admin, topic, cluster)
+    await admin.ask_each(masters, DeleteTopic(topic=topic))
+    if not kept:
+        with naming(masters):
+            header = namesrv_wire.DeleteTopicInNamesrv(topic=topic, cluster_name=cluster)
+            await admin.ask_each(admin.namesrv, header)
+    return Deletion(masters, kept)
+
+
+async def _without_master(admin: Admin, topic: str, cluster: str) -> list[str]:
+    """Names of the broker sets that have a topic and no master now."""
+    without = await admin.without_master(cluster)
+    try:
+        having = {group.broker_name for group in (await admin.route(topic)).broker_datas} if without else ()
+    except MQError as error:
+        if error.code != ResponseCode.TOPIC_NOT_EXIST:
+            raise
+        return []
+    return [name for name in without if name in having]
 
 
 async def _groups(admin: Admin, topic: str, brokers: Iterable[str]) -> list[str]:
