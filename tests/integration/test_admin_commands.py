@@ -354,6 +354,23 @@ async def test_groups_and_offsets(cluster: tuple[Run, str]) -> None:
     assert await run("consumerProgress") == []
 
 
+async def test_a_group_goes_from_a_cluster_with_its_topics(cluster: tuple[Run, str]) -> None:
+    """They stayed, and a group of the same name began with the retries of the deleted one."""
+    run, broker = cluster
+    own = [{"topic": "%RETRY%Buyers"}, {"topic": "%DLQ%Buyers"}]
+    await run("updateSubGroup", "-b", broker, "-g", "Buyers")
+    for each in own:
+        await run("updateTopic", "-b", broker, "-t", each["topic"], "-r", "1", "-w", "1")
+    await run("deleteSubGroup", "-b", broker, "-g", "Buyers")
+    assert [each in await run("topicList") for each in own] == [True, True]
+    done = await run("deleteSubGroup", "-c", "DefaultCluster", "-g", "Buyers")
+    assert done["topics"] == ["%RETRY%Buyers", "%DLQ%Buyers"] and done["brokers"] == [broker]
+    assert [each in await run("topicList") for each in own] == [False, False]
+    for each in own:
+        change = ("updateTopicPerm", "-b", broker, "-t", each["topic"], "-p", "4")
+        assert "No topic in this" in await run(*change, fails=True)
+
+
 async def test_brokers_and_name_servers(cluster: tuple[Run, str], tmp_path: Path) -> None:
     run, broker = cluster
     (row,) = await run("clusterList")

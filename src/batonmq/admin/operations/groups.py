@@ -9,7 +9,7 @@ import msgspec
 
 from batonmq.admin.logical_offsets import group_offsets
 from batonmq.admin.operations import static_topics, topics
-from batonmq.admin.session import Admin, AdminError
+from batonmq.admin.session import Admin, AdminError, naming
 from batonmq.protocol.bodies.clients import (
     Connection,
     ConsumerConnection,
@@ -41,7 +41,13 @@ from batonmq.protocol.headers.broker.topics import (
 )
 from batonmq.protocol.headers.client import GetConsumerRunningInfo
 from batonmq.protocol.json import decode, encode
-from batonmq.protocol.names import group_of_retry_topic, is_light, is_retry_topic, retry_topic
+from batonmq.protocol.names import (
+    dead_letter_topic,
+    group_of_retry_topic,
+    is_light,
+    is_retry_topic,
+    retry_topic,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +118,15 @@ async def create(admin: Admin, addresses: Iterable[str], config: SubscriptionGro
 async def delete(admin: Admin, addresses: Iterable[str], group: str, *, with_offsets: bool = False) -> None:
     """Delete a consumer group from brokers."""
     await admin.ask_each(addresses, DeleteSubscriptionGroup(group_name=group, clean_offset=with_offsets))
+
+
+async def delete_topics(admin: Admin, group: str, cluster: str) -> dict[str, topics.Deletion]:
+    """Delete the topics of a group's retries and dead letters from a cluster; by topic."""
+    done: dict[str, topics.Deletion] = {}
+    with naming(done):
+        for topic in (retry_topic(group), dead_letter_topic(group)):
+            done[topic] = await topics.delete(admin, topic, cluster)
+    return done
 
 
 async def set_mode(
