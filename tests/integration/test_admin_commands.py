@@ -35,6 +35,7 @@ from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.bodies.routes import QueueData, TopicRouteData
 from batonmq.protocol.bodies.topics import RegisterBrokerBody
 from batonmq.protocol.compression import CompressionType
+from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import namesrv as namesrv_wire
 from batonmq.protocol.headers.broker.clients import Heartbeat
 from batonmq.protocol.headers.client import GetConsumerRunningInfo, GetConsumerStatusFromClient
@@ -139,6 +140,36 @@ async def test_a_topic_that_a_broker_set_keeps_has_its_route(cluster: tuple[Run,
         )
         assert (await run("deleteTopic", "-t", "Here", "-c", "DefaultCluster"))["keptBy"] == []
         assert {"topic": "Here"} not in await run("topicList")
+
+
+async def test_an_ordered_topic_has_its_order_at_the_name_servers(cluster: tuple[Run, str]) -> None:
+    run, broker = cluster
+    (row,) = [row for row in await run("getNamesrvConfig") if row["key"] == "listenPort"]
+    (namesrv,) = row.keys() - {"key"}
+    net = RemotingClient()
+
+    async def order() -> str | None:
+        answer = await net.call(namesrv, namesrv_wire.GetKVConfig("ORDER_TOPIC_CONFIG", "Orders"))
+        assert isinstance(answer.header, namesrv_wire.GetKVConfigResponse)
+        return answer.header.value
+
+    at_broker = ("updateTopic", "-b", broker, "-t", "Orders", "-r", "4")
+    at_cluster = ("updateTopic", "-c", "DefaultCluster", "-t", "Orders", "-r", "4", "-w", "2")
+    await run(*at_broker, "-w", "4")
+    with pytest.raises(MQError, match="No config item"):
+        await order()
+    assert (await run(*at_broker, "-w", "4", "-o", "true"))["orderConfiguration"] == "broker-a:4"
+    await run("updateKvConfig", "-s", "ORDER_TOPIC_CONFIG", "-k", "Orders", "-v", "broker-z:9;broker-a:4")
+    await run(*at_broker, "-w", "3", "-o", "true")
+    assert await order() == "broker-a:3;broker-z:9", "other brokers keep theirs"
+    await run(*at_cluster, "-o", "true")
+    assert await order() == "broker-a:2"
+    async with SlavesOnly(namesrv, "Orders"):
+        await run(*at_cluster, "-o", "true")
+        assert await order() == "broker-a:2;broker-b:2", "queues stay the same while a broker is away"
+    unknown = await run("updateTopic", "-b", "127.0.0.1:1", "-t", "Orders", "-o", "true", fails=True)
+    assert "does not know 127.0.0.1:1" in unknown
+    await net.close()
 
 
 async def test_offsets_of_a_group_without_clients(cluster: tuple[Run, str]) -> None:

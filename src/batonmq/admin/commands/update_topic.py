@@ -3,9 +3,9 @@
 import click
 
 from batonmq.admin.command import broker_option, command, masters_option, targets, topic_option
-from batonmq.admin.operations import topics
+from batonmq.admin.operations import brokers, namesrv, topics
 from batonmq.admin.output import Output
-from batonmq.admin.session import Admin
+from batonmq.admin.session import Admin, naming
 
 
 @command("updateTopic")
@@ -43,12 +43,19 @@ async def main(
 ) -> None:
     """Create a topic, or change it.
 
-    On one broker with -b, on all masters of a cluster with -c. What is not given is set to its default.
+    On one broker with -b, on all masters of a cluster with -c. What is not given is set to its default. With
+    -o true the name servers also get the topic's order configuration: its queues at that broker, or at all
+    broker sets of the cluster. Clients see it if the name servers have orderMessageEnable=true.
 
     \b
       batonmq admin updateTopic -n 127.0.0.1:9876 -c DefaultCluster -t orders -r 8 -w 8
     """
     addresses = await targets(admin, broker, cluster)
+    names: list[str] = []  # found first: if that fails, nothing is changed
+    if order and broker:
+        names = [await brokers.name_of(admin, broker)]
+    elif order:
+        names = [group.broker_name for group in await admin.groups(cluster)]
     await topics.create(
         admin,
         addresses,
@@ -61,4 +68,11 @@ async def main(
         unit_subscriptions=unit_sub,
         attributes=attributes,
     )
-    out.done(f"topic {topic} is at {', '.join(addresses)}", topic=topic, brokers=addresses)
+    text = f"topic {topic} is at {', '.join(addresses)}"
+    if not order:
+        out.done(text, topic=topic, brokers=addresses)
+        return
+    with naming([text]):
+        queues = dict.fromkeys(names, write)
+        value = await namesrv.put_order(admin, topic, queues, keep_others=broker is not None)
+    out.done(f"{text}, in the order {value}", topic=topic, brokers=addresses, orderConfiguration=value)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from batonmq.admin.session import Admin, one_key
+from batonmq.admin.session import Admin, AdminError, one_key
 from batonmq.common.config import parse_properties
 from batonmq.net.errors import NetError
 from batonmq.protocol.bodies.common import KVTable
@@ -120,6 +120,14 @@ async def other_replicas(admin: Admin, address: str) -> list[str] | None:
         if address in members:
             return sorted(members - {address})
     return None
+
+
+async def name_of(admin: Admin, address: str) -> str:
+    """The broker name of a live broker. Raises `AdminError` if the name server does not list the address."""
+    for group in await admin.groups():
+        if address in group.broker_addrs.values():
+            return group.broker_name
+    raise AdminError(f"the name server does not know {address}")
 
 
 async def change_config(admin: Admin, addresses: Iterable[str], key: str, value: str) -> None:

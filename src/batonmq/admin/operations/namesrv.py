@@ -5,9 +5,14 @@ Name servers do not know each other, so every change goes to all of them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from batonmq.admin.session import Admin, one_key
 from batonmq.common.config import parse_properties
+from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import namesrv as wire
+from batonmq.protocol.names import ORDER_TOPIC_CONFIG
 
 
 async def configs(admin: Admin) -> dict[str, dict[str, str]]:
@@ -32,6 +37,32 @@ async def put_value(admin: Admin, namespace: str, key: str, value: str) -> None:
 async def delete_value(admin: Admin, namespace: str, key: str) -> None:
     """Delete a key-value pair."""
     await admin.ask_each(admin.namesrv, wire.DeleteKVConfig(namespace=namespace, key=key))
+
+
+async def put_order(admin: Admin, topic: str, queues: Mapping[str, int], *, keep_others: bool) -> str:
+    """Set the order configuration of a topic, `broker:queues;…`, which name servers with orderMessageEnable
+    put into its route: clients then take these queues, whether or not their brokers are there. Returns it.
+
+    Args:
+        queues: broker name -> number of queues to write to.
+        keep_others: other brokers' entries stay.
+    """
+    entries: dict[str, str] = {}
+    if keep_others:
+        try:
+            answer = await admin.ask_namesrv(wire.GetKVConfig(namespace=ORDER_TOPIC_CONFIG, key=topic))
+        except MQError as error:
+            if error.code != ResponseCode.QUERY_NOT_FOUND:
+                raise
+        else:
+            assert isinstance(answer.header, wire.GetKVConfigResponse)
+            entries = {
+                each.partition(":")[0]: each for each in (answer.header.value or "").split(";") if each
+            }
+    entries |= {name: f"{name}:{number}" for name, number in queues.items()}
+    value = ";".join(entries[name] for name in sorted(entries))
+    await put_value(admin, ORDER_TOPIC_CONFIG, topic, value)
+    return value
 
 
 async def forbid_writing(admin: Admin, broker: str) -> dict[str, int]:
