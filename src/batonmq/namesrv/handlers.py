@@ -7,16 +7,17 @@ of Apache RocketMQ's `DefaultRequestProcessor` and `ClientRequestProcessor`.
 from __future__ import annotations
 
 import asyncio
+import difflib
 import logging
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from batonmq.common.config import ConfigError, parse_properties
+from batonmq.common.config import ConfigError, changeable_keys, keys_of, parse_properties
 from batonmq.common.config_file import change_file
-from batonmq.common.config_loader import known_to, update
+from batonmq.common.config_loader import update
 from batonmq.common.config_values import to_properties
 from batonmq.common.running_time import RunningTime
 from batonmq.namesrv.config import NamesrvConfig
@@ -268,11 +269,10 @@ async def update_config(server: NameServer, request: Request, header: wire.Updat
             raise MQError(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
         async with server.writing:
             changed = update(server.config, changes, source="updateNamesrvConfig")
+            _check_changeable(changes)
             if changed != server.config:
-                # Only these: the file may also be a controller's.
-                own = known_to(changes, NamesrvConfig)
                 path = Path(server.config.config_store_path)
-                await asyncio.get_running_loop().run_in_executor(None, change_file, path, own)
+                await asyncio.get_running_loop().run_in_executor(None, change_file, path, changes)
                 server.config = changed
                 server.reconfigured()
     except (ConfigError, UnicodeDecodeError) as error:
@@ -281,6 +281,21 @@ async def update_config(server: NameServer, request: Request, header: wire.Updat
         raise MQError(ResponseCode.SYSTEM_ERROR, f"configStorePath cannot be written: {error}") from error
     log.info("%s changed the configuration: %s", request.connection.peer, changes)
     return Reply()
+
+
+def _check_changeable(keys: Iterable[str]) -> None:
+    """Raises MQError for a key that takes effect at start only: its new value would be shown, but not be in
+    force. Also for a key of another program: a controller that shares the file has updateControllerConfig."""
+    known, changeable = keys_of((NamesrvConfig,)), changeable_keys(NamesrvConfig)
+    for key in keys:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise MQError(ResponseCode.SYSTEM_ERROR, f"unknown key {key}{hint}")
+        if key not in changeable:
+            raise MQError(
+                ResponseCode.NO_PERMISSION, f"{key} takes effect at start only; edit the file and restart"
+            )
 
 
 def get_config(server: NameServer, request: Request, header: wire.GetNamesrvConfig) -> Reply:

@@ -326,7 +326,7 @@ async def test_the_configuration_is_read_and_changed_over_the_wire(tmp_path: Pat
         assert "scanNotActiveBrokerInterval=5000" in lines and "enableTopicList=true" in lines
         await ns.ask(
             wire.UpdateNamesrvConfig(),
-            b"enableTopicList=false\nsupportActingMaster=true\ncontrollerStorePath=/x\n",
+            b"enableTopicList=false\nsupportActingMaster=true\n",
         )
         with pytest.raises(MQError, match="disable"):
             await ns.ask(wire.GetTopicsByCluster("c"))
@@ -334,6 +334,10 @@ async def test_the_configuration_is_read_and_changed_over_the_wire(tmp_path: Pat
         for body, code, words in (
             (b"kvConfigPath=/etc/passwd\n", ResponseCode.NO_PERMISSION, "black list"),
             (b"rocketmqHome=/\n", ResponseCode.NO_PERMISSION, "black list"),
+            (b"listenPort=1\n", ResponseCode.NO_PERMISSION, "listenPort takes effect at start only"),
+            (b"enableTopicList=true\nbindAddress=::1\n", ResponseCode.NO_PERMISSION, "bindAddress takes"),
+            (b"controllerStorePath=/x\n", ResponseCode.SYSTEM_ERROR, "unknown key controllerStorePath"),
+            (b"enableTopicLst=true\n", ResponseCode.SYSTEM_ERROR, r"did you mean enableTopicList\?"),
             (b"waitSecondsForService=soon\n", ResponseCode.SYSTEM_ERROR, "waitSecondsForService=soon"),
             (b"scanNotActiveBrokerInterval=0\n", ResponseCode.SYSTEM_ERROR, "must be at least 10"),
             (b"aclEnable=true\n", ResponseCode.SYSTEM_ERROR, "ACL 1.0"),
@@ -342,6 +346,8 @@ async def test_the_configuration_is_read_and_changed_over_the_wire(tmp_path: Pat
             with pytest.raises(MQError, match=words) as caught:
                 await ns.ask(wire.UpdateNamesrvConfig(), body)
             assert caught.value.code == code
+        lines = bytes((await ns.ask(wire.GetNamesrvConfig())).body).decode().splitlines()
+        assert "listenPort=0" in lines and "enableTopicList=false" in lines
     assert file.read_text() == (
         "# mine\nlistenPort = 0\nenableTopicList=false\nforeign=1\nsupportActingMaster=true\n"
     )
