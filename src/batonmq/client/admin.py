@@ -12,6 +12,7 @@ from batonmq.protocol.bodies.groups import SubscriptionGroupConfig
 from batonmq.protocol.bodies.routes import ClusterInfo
 from batonmq.protocol.bodies.topics import SINGLE_TAG
 from batonmq.protocol.codes import MASTER_ID, Perm
+from batonmq.protocol.errors import TopicNotExistError
 from batonmq.protocol.headers.broker.topics import CreateTopic, DeleteTopic, UpdateSubscriptionGroup
 from batonmq.protocol.headers.namesrv import DeleteTopicInNamesrv, GetAllTopicList, GetBrokerClusterInfo
 from batonmq.protocol.json import decode, encode
@@ -109,10 +110,15 @@ class Admin:
         """Delete a topic from every master and from the name servers.
 
         Raises:
-            LookupError: there is no master to delete it from.
+            LookupError: there is no master to delete it from, or a broker set without a master keeps it. Its
+                route remains in the second case: delete it again when that master is back.
         """
-        for address in (await self._required_masters(cluster)).values():
+        masters = await self._required_masters(cluster)
+        kept = [name for name in await self._sets_of(topic, cluster) if name not in masters]
+        for address in masters.values():
             await self._session.net.call(address, DeleteTopic(topic))
+        if kept:
+            raise LookupError(f"topic {topic} remains at {', '.join(kept)}, of which no master lives")
         for address in self._session.name_servers.addresses:
             await self._session.net.call(address, DeleteTopicInNamesrv(topic))
 
@@ -124,6 +130,17 @@ class Admin:
         """
         for address in (await self._required_masters(cluster)).values():
             await self._session.net.call(address, UpdateSubscriptionGroup(), encode(config))
+
+    async def _sets_of(self, topic: str, cluster: str | None) -> list[str]:
+        """Names of the broker sets of a cluster, or of all, that have a topic."""
+        try:
+            route = await self._session.refresh(topic)
+        except TopicNotExistError:
+            return []
+        if cluster is None:
+            return sorted(route.brokers)
+        members = (await self.cluster()).cluster_addr_table.get(cluster, [])
+        return sorted(name for name in route.brokers if name in members)
 
     async def _required_masters(self, cluster: str | None) -> dict[str, str]:
         masters = await self.masters(cluster)

@@ -12,9 +12,12 @@ import logging
 from batonmq.client.session import ClientSession
 from batonmq.net.errors import NetError
 from batonmq.protocol.bodies.clients import HeartbeatData, ProducerData
+from batonmq.protocol.bodies.routes import ClusterInfo
+from batonmq.protocol.codes import MASTER_ID
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker.clients import Heartbeat, UnregisterClient
-from batonmq.protocol.json import encode
+from batonmq.protocol.headers.namesrv import GetBrokerClusterInfo
+from batonmq.protocol.json import decode, encode
 from batonmq.routing.routes import TopicRoute
 
 log = logging.getLogger("batonmq.client.producer")
@@ -23,9 +26,11 @@ HEARTBEAT_INTERVAL_S = 30.0
 
 
 class ProducerHeartbeats:
-    """Begins when the first route is known."""
+    """Begins when the first route is known, or when it is started."""
 
     def __init__(self, session: ClientSession, group: str) -> None:
+        self.everywhere = False
+        """Greet all masters that the name servers know, not only those of known topics."""
         self._session = session
         self._group = group
         self._greeted: dict[str, None] = {}
@@ -34,12 +39,14 @@ class ProducerHeartbeats:
 
     def route_changed(self, route: TopicRoute) -> None:
         """Greet masters that do not know us; a new master asks nobody else about transactions."""
-        if self._session.closed:
-            return
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run())
+            self.start()
         elif not self._masters(route).keys() <= self._greeted.keys():
             self._now.set()
+
+    def start(self) -> None:
+        if self._task is None and not self._session.closed:
+            self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def greet(self, route: TopicRoute) -> None:
         """Return once all masters of a route know us that can be reached."""
@@ -73,6 +80,8 @@ class ProducerHeartbeats:
                 route = self._session.known_route(topic)
                 if route is not None:
                     masters |= self._masters(route)
+            if self.everywhere:
+                masters |= await self._all_masters()
             for address in masters:
                 await self._greet(address)
             for address in self._greeted.keys() - masters.keys():
@@ -81,6 +90,15 @@ class ProducerHeartbeats:
                 async with asyncio.timeout(HEARTBEAT_INTERVAL_S):
                     await self._now.wait()
             self._now.clear()
+
+    async def _all_masters(self) -> dict[str, None]:
+        try:
+            answer = await self._session.name_servers.ask(GetBrokerClusterInfo())
+        except (NetError, MQError) as error:
+            log.info("the brokers of the cluster are not known: %s", error)
+            return {}
+        sets = decode(answer.body, ClusterInfo).broker_addr_table.values()
+        return dict.fromkeys(each.broker_addrs[MASTER_ID] for each in sets if MASTER_ID in each.broker_addrs)
 
     async def _greet(self, address: str) -> None:
         body = encode(HeartbeatData(self._session.client_id, producer_data_set=[ProducerData(self._group)]))

@@ -108,7 +108,14 @@ class TransactionProducer(Producer):
         self._decisions: OrderedDict[str, TransactionState] = OrderedDict()
         self._settled: OrderedDict[str, float] = OrderedDict()
         """Transactions that were ended, and when (loop time)."""
+        self._heartbeats.everywhere = True
         self._dispatcher.on(CheckTransactionState, self._asked)
+
+    async def start(self) -> None:
+        """As `Producer.start`. From then on brokers may ask ``check`` about transactions of this group, also
+        of topics that this producer never sent to: those of a process that is gone, for one."""
+        await super().start()
+        self._heartbeats.start()
 
     def transaction(
         self,
@@ -143,6 +150,9 @@ class TransactionProducer(Producer):
         selector: Selector | None,
         timeout_ms: int | None,
     ) -> SendResult:
+        if message.unique_id in self._decisions or message.unique_id in self._settled:
+            # The decision about that transaction must not answer the check of this one.
+            message.unique_id = None
         system = {PROPERTY_TRANSACTION_PREPARED: "true", PROPERTY_PRODUCER_GROUP: self.group}
         try:
             half = await self._send(

@@ -21,7 +21,13 @@ from batonmq.protocol.bodies.clients import (
     UnlockBatchRequestBody,
 )
 from batonmq.protocol.bodies.common import MessageQueue
-from batonmq.protocol.bodies.routes import BrokerData, QueueData, TopicQueueMappingInfo, TopicRouteData
+from batonmq.protocol.bodies.routes import (
+    BrokerData,
+    ClusterInfo,
+    QueueData,
+    TopicQueueMappingInfo,
+    TopicRouteData,
+)
 from batonmq.protocol.codes import RequestCode, ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker.clients import UnregisterClient
@@ -35,7 +41,7 @@ from batonmq.protocol.headers.broker.pull import (
 )
 from batonmq.protocol.headers.broker.send import ConsumerSendMsgBack, SendMessageResponse, SendMessageV2
 from batonmq.protocol.headers.client import NotifyConsumerIdsChanged
-from batonmq.protocol.headers.namesrv import GetRouteInfo
+from batonmq.protocol.headers.namesrv import GetBrokerClusterInfo, GetRouteInfo
 from batonmq.protocol.json import decode, encode
 from batonmq.protocol.message.batch import decode_batch
 from batonmq.protocol.message.ids import encode_message_id, pack_host
@@ -272,9 +278,11 @@ class FakeCluster:
         self.brokers: list[FakeBroker] = []
         self.logs: dict[str, Log] = {}
         self.asked = 0
-        dispatcher = Dispatcher()
-        dispatcher.on(GetRouteInfo, self._route)
-        self.server = RemotingServer(dispatcher, "127.0.0.1", 0)
+        self.dispatcher = Dispatcher()
+        """The name server's."""
+        self.dispatcher.on(GetRouteInfo, self._route)
+        self.dispatcher.on(GetBrokerClusterInfo, self._cluster_info)
+        self.server = RemotingServer(self.dispatcher, "127.0.0.1", 0)
 
     async def __aenter__(self) -> FakeCluster:
         await self.server.start()
@@ -318,6 +326,10 @@ class FakeCluster:
             topic_queue_mapping_by_broker=self.mappings.get(header.topic),
         )
         return Reply(body=encode(data))
+
+    def _cluster_info(self, request: Request, header: GetBrokerClusterInfo) -> Reply:
+        sets = {name: BrokerData("c", name, ids) for name, ids in self.addresses.items()}
+        return Reply(body=encode(ClusterInfo(sets, {"c": list(sets)})))
 
 
 def properties_of(header: SendMessageV2) -> dict[str, str]:

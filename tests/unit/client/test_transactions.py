@@ -229,6 +229,43 @@ async def test_a_commit_that_is_not_confirmed_is_remembered_for_the_check() -> N
             assert broker.ends[1][0].commit_or_rollback == 0, "a second commit would deliver it twice"
 
 
+async def test_a_decision_says_nothing_of_the_next_transaction_of_the_same_message() -> None:
+    async with FakeCluster() as cluster:
+        broker = await cluster.broker_of(TransactionBroker, "a")
+        cluster.topic("t", a=1)
+        busy = error_for(ResponseCode.SYSTEM_ERROR, "busy")
+        broker.answer = lambda code: busy if code == RequestCode.END_TRANSACTION else None
+        async with producer_of(cluster, lambda message: COMMIT, end_timeout_ms=100) as producer:
+            message = Message("t", b"x")
+            with pytest.raises(TransactionUnconfirmed):
+                async with producer.transaction(message) as transaction:
+                    await transaction.rollback()
+            first = message.unique_id
+            broker.answer = lambda code: None
+            with pytest.raises(KeyError):
+                async with producer.transaction(message):
+                    assert message.unique_id != first
+                    raise KeyError
+            for key, decision in (
+                (first, MessageSysFlag.TRANSACTION_ROLLBACK),
+                (message.unique_id, MessageSysFlag.TRANSACTION_COMMIT),
+            ):
+                broker.ask(b"x", key=key)
+                await until(lambda: bool(broker.ends))
+                assert broker.ends.pop()[0].commit_or_rollback == decision
+
+
+async def test_a_producer_that_has_not_sent_anything_is_asked() -> None:
+    """The process that sent the half message is gone, and its successor has nothing to send."""
+    async with FakeCluster() as cluster:
+        broker = await cluster.broker_of(TransactionBroker, "a")
+        async with producer_of(cluster, lambda message: COMMIT):
+            await until(lambda: any(beat.producer_data_set for beat in broker.heartbeats))
+            broker.ask(b"x")
+            await until(lambda: len(broker.ends) == 1)
+        assert broker.ends[0][0].commit_or_rollback == MessageSysFlag.TRANSACTION_COMMIT
+
+
 async def test_a_refusal_that_repeating_cannot_help_is_raised_at_once() -> None:
     async with FakeCluster() as cluster:
         broker = await cluster.broker_of(TransactionBroker, "a")
