@@ -11,6 +11,7 @@ from batonmq.spark.options import EARLIEST, LATEST, OptionError
 
 Offsets = dict[str, dict[str, int]]
 """``{topic: {"broker:queue": offset}}``: the shape of stream checkpoints and of the offset options."""
+GONE: Final = "is gone (deleted, or not selected any more)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +200,7 @@ def check_start(
         for queue, offset in queues.items():
             held = bounds.get(topic, {}).get(queue)
             if held is None:
-                problem, use = "is gone", offset
+                problem, use = GONE, offset
             elif offset < held.begin:
                 problem, use = f"begins at {held.begin} (older messages have expired)", held.begin
             elif offset > held.end:
@@ -235,7 +236,7 @@ def check_end(end: Offsets, bounds: Bounds, *, fail_on_data_loss: bool) -> Offse
         for queue, offset in queues.items():
             held = bounds.get(topic, {}).get(queue)
             if fail_on_data_loss and (held is None or offset > held.end):
-                problem = "is gone" if held is None else f"ends at {held.end}"
+                problem = GONE if held is None else f"ends at {held.end}"
                 raise DataLoss(
                     f"queue {queue} of topic {topic!r} {problem}, reading was to end at {offset}; "
                     "set failOnDataLoss=false to read what is there"
