@@ -15,7 +15,7 @@ from pathlib import Path
 from batonmq.protocol.buffers import Buffer
 from batonmq.protocol.message.layout import SIZE_MAGIC
 from batonmq.store.errors import StoreError
-from batonmq.store.mapped import MappedLog, read_path, sync_path
+from batonmq.store.mapped import MappedFile, MappedLog, read_path, sync_path
 from batonmq.store.scan import read_record, read_records
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ class CommitLog:
     __slots__ = (
         "_confirm",
         "_flush_lock",
-        "_synced_files",
+        "_synced_file",
         "_wait",
         "_written",
         "failure",
@@ -60,7 +60,8 @@ class CommitLog:
         self.offsets_lock = threading.Lock()
         """Orders the flushing thread's results and truncation; held for moments."""
         self._flush_lock = threading.Lock()
-        self._synced_files = -1
+        self._synced_file: MappedFile | None = None
+        """The last file whose name in the directory is durable."""
         self._wait = wait_for_confirm
         self._written = 0
         """Where the last `write` ends, or would have ended; 0 after `append`."""
@@ -164,9 +165,10 @@ class CommitLog:
             try:
                 for file in files:
                     sync_path(file.path)
-                if files and files[-1].base != self._synced_files:
+                # Not the file's offset: one that was created again after a cut is another file.
+                if files and files[-1] is not self._synced_file:
                     sync_path(self.files.directory)
-                    self._synced_files = files[-1].base
+                    self._synced_file = files[-1]
             except OSError as error:
                 self.failure = f"fsync of the commit log failed: {error}"
                 raise

@@ -14,6 +14,8 @@ from tests.unit.store.helpers import numbered
 from batonmq.protocol.message.batch import BatchItem, encode_batch
 from batonmq.store import consumequeue, mapped
 from batonmq.store.append import WRITE_BYTES
+from batonmq.store.commitlog import CommitLog
+from batonmq.store.mapped import file_name
 from batonmq.store.results import PutStatus
 
 
@@ -193,6 +195,23 @@ def test_a_failed_fsync_ends_the_service(opener, monkeypatch):
     with pytest.raises(OSError):
         store.close()
     assert (opener.root / "store/abort").exists()
+
+
+def test_the_name_of_a_file_that_was_created_again_is_durable(tmp_path, monkeypatch):
+    """A replica that cut its log acknowledges what it then receives: a file that is missing after a power cut
+    would be lost."""
+    log = CommitLog(tmp_path / "commitlog", 4096, wait_for_confirm=True)
+    log.append_raw(b"x" * 6000)
+    log.flush()
+    log.cut(3000)
+    synced = []
+    monkeypatch.setattr("batonmq.store.commitlog.sync_path", synced.append)
+    log.append_raw(b"y" * 3000)
+    log.flush()
+    assert [path.name for path in synced] == [file_name(0), file_name(4096), "commitlog"]
+    log.append_raw(b"y" * 100)
+    log.flush()
+    assert [path.name for path in synced[3:]] == [file_name(4096)]
 
 
 def test_a_file_size_limit_is_a_status_not_a_signal(tmp_path):
