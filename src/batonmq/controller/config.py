@@ -109,7 +109,7 @@ class ControllerConfig(MetricsConfig):
     """TLS on the Raft port with certificates on both sides, from the tls.server.* keys. jRaft only: the port
     for brokers follows tls.*; if Raft and brokers share a port (DLedger), tls.* must require certificates."""
     heartbeat_coalesce_ms: int = number(2, 0, 1000, changeable=True)
-    """Heartbeats that arrive within this time share one log entry, ms."""
+    """Heartbeats that wait for their commit and arrive within this time share one log entry, ms."""
     request_timeout_ms: int = number(5_000, 10, changeable=True)
     """Time after which a request that the log has not decided is answered with an error, ms."""
     event_log_max_bytes: int = number(16 << 20, 1)

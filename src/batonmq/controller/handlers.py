@@ -37,6 +37,7 @@ from batonmq.controller.heartbeats import (
     LOWEST_PRIORITY,
     NO_EPOCH,
     NO_OFFSET,
+    UNKNOWN_SESSION,
 )
 from batonmq.controller.machine import ControllerMachine
 from batonmq.controller.membership import VOTER, Membership, leader_fields
@@ -172,6 +173,14 @@ class Handlers:
                 code=int(ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED),
                 remark=f"replica {broker_id} of broker set {header.broker_name} is not registered",
             )
+        if header.cluster_name != broker_set.cluster_name:
+            # It must not count for the broker of that name, nor its connection: a new leader would take the
+            # connection for the broker's.
+            return Reply(
+                code=int(ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED),
+                remark=f"broker set {header.broker_name} belongs to cluster {broker_set.cluster_name}, not "
+                f"{header.cluster_name}",
+            )
         if header.forwarded:
             if controller.leading and controller.entry_version() < FORWARDED_SINCE:
                 raise MQError(
@@ -212,7 +221,7 @@ class Handlers:
         at_once = self._changes_nothing(broker_set, beat) and controller.proposer.keeps_up
         controller.proposer.submit_beat(beat, None if at_once else answer)
         controller.heartbeat_came(header.broker_name, broker_id, forwarded=bool(header.forwarded))
-        if header.silent_master_epoch is not None and header.cluster_name == broker_set.cluster_name:
+        if header.silent_master_epoch is not None:
             controller.reported_silent(header.broker_name, broker_id, header.silent_master_epoch)
         return HEARTBEAT_DONE if at_once else None
 
@@ -221,8 +230,8 @@ class Handlers:
         live = broker_set.live.get(beat.broker_id)
         return (
             live is not None
+            and beat.session > UNKNOWN_SESSION  # not forwarded: such an answer has the master epoch
             and live.session == beat.session
-            and beat.cluster_name == broker_set.cluster_name
             and broker_set.master_id is not None  # or it may become master by this
             and live.is_alive(self._controller.leader_now_ms())
         )

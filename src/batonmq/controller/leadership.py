@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, cast
 
 from batonmq.common.clock import Clock
 from batonmq.common.running_time import RunningTime
@@ -212,7 +212,7 @@ class Leadership:
         if self.leading:
             brokers = ((broker_name, broker_id),)
             unclean = self._config.enable_elect_unclean_master
-            # If it is not decided now, it must not be later: the replica reports again.
+            # It is not tried again: if the master remains silent, the replica reports it again.
             once = self._config.elect_master_max_retry_count
             self._decide(events.ChannelClosed(session, brokers, unclean, SILENT), once)
 
@@ -242,7 +242,16 @@ class Leadership:
             if isinstance(effect, Election):
                 self._on_election(effect)
             elif isinstance(effect, ReplicaUp) and self._config.notify_broker_role_changed and self.leading:
-                self._notices.remind(self._machine.broker_sets[effect.broker_name], effect.broker_id)
+                broker_set = self._machine.broker_sets.get(effect.broker_name)
+                if broker_set is not None:  # a later event of the same entry may have removed it
+                    self._notices.remind(broker_set, effect.broker_id)
+
+    def decided_late(self, result: object) -> None:
+        """An entry of this leader was decided after `requestTimeoutMs`: the callers have their answers, but
+        its elections must be announced all the same. `result` is what `ControllerMachine.apply` returned."""
+        for outcome in cast("list[Outcome] | None", result) or ():
+            if outcome.effects:
+                self.decided(outcome)
 
     def _on_election(self, election: Election) -> None:
         log.log(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias, cast
 
 from batonmq.controller import events
@@ -81,6 +81,8 @@ class Proposer:
         self._beats: dict[_Broker, events.Beat] = {}
         self._beat_callbacks: dict[_Broker, list[Callback]] = {}
         """Those who wait for their heartbeats; most were answered already."""
+        self._awaited = 0
+        """How many those are."""
         self._timer: asyncio.Handle | None = None
         self._timer_due: float | None = None
         """Loop time, if the timer only waits for more heartbeats."""
@@ -88,17 +90,19 @@ class Proposer:
         """Loop time by which the first of the heartbeats is to go."""
         self._tasks: dict[asyncio.Task[None], float] = {}
         """Entries under way, and the loop time at which each left."""
+        self._failing = False
+        """The last entry that ended was not decided."""
         self._closed = False
 
     @property
     def waiting(self) -> int:
-        """Events not yet handed to the log."""
-        return len(self._events) + len(self._beats)
+        """Requests not yet handed to the log."""
+        return len(self._events) + max(len(self._beats), self._awaited)
 
     @property
     def keeps_up(self) -> bool:
         """Whether what is submitted now will soon be decided, judged by what was submitted before."""
-        if self._closed or self.waiting >= self.capacity:
+        if self._closed or self._failing or self.waiting >= self.capacity:
             return False
         return not self._tasks or self._loop.time() - min(self._tasks.values()) < PROMPT_S
 
@@ -124,6 +128,7 @@ class Proposer:
         else:
             due = self._loop.time() + self.coalesce_ms / 1000
             self._beat_callbacks.setdefault(key, []).append(callback)
+            self._awaited += 1
         if not self._beats or due < self._beats_due:
             self._beats_due = due
         self._beats[key] = beat
@@ -151,7 +156,7 @@ class Proposer:
         if not self._beats:
             return
         waiting, self._beats = list(self._beats.items()), {}
-        callbacks, self._beat_callbacks = self._beat_callbacks, {}
+        callbacks, self._beat_callbacks, self._awaited = self._beat_callbacks, {}, 0
         for first in range(0, len(waiting), MAX_BEATS):
             part = waiting[first : first + MAX_BEATS]
             self._events.append(events.Heartbeats(tuple(beat for _, beat in part)))
@@ -160,10 +165,9 @@ class Proposer:
     def _to_all(self, callbacks: list[Callback]) -> Callback:
         def answer(outcome: Outcome) -> None:
             if outcome.effects:
-                self._decided(outcome)
+                _answer([self._decided], [outcome])
                 outcome = Outcome(code=outcome.code, remark=outcome.remark)
-            for callback in callbacks:
-                callback(outcome)
+            _answer(callbacks, [outcome] * len(callbacks))
 
         return answer
 
@@ -220,9 +224,11 @@ class Proposer:
             _answer(callbacks, [invalid])
 
     async def _propose(self, data: bytes, callbacks: list[Callback | None]) -> None:
+        decided = False
         try:
             async with asyncio.timeout(self.timeout_ms / 1000):
                 outcomes = cast("list[Outcome]", await self._node.propose(data))
+            decided = True
         except NotLeader:
             outcomes = [NOT_LEADER] * len(callbacks)
         except TimeoutError:
@@ -236,6 +242,7 @@ class Proposer:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.pop(task, None)
+        self._failing = not decided
         if not self._closed and (self._events or self._beats):
             self._arm()
         _answer(callbacks, outcomes)
@@ -245,7 +252,7 @@ def _failure(why: str) -> Outcome:
     return Outcome(code=int(ResponseCode.CONTROLLER_JRAFT_INTERNAL_ERROR), remark=why)
 
 
-def _answer(callbacks: list[Callback | None], outcomes: list[Outcome]) -> None:
+def _answer(callbacks: Sequence[Callback | None], outcomes: Sequence[Outcome]) -> None:
     for callback, outcome in zip(callbacks, outcomes, strict=True):
         if callback is not None:
             try:

@@ -193,6 +193,7 @@ class ControllerService:
         self.node.status.on_role_change = self._on_role_change
         self.node.status.on_removed = self._on_removed
         self.node.on_failure = self._on_failure
+        self.node.on_unclaimed = self.leadership.decided_late
         self.membership = Membership(topology, self.node, config.request_timeout_ms)
         self.proposer = Proposer(
             self.metrics.watched(self.node),

@@ -44,11 +44,17 @@ class Applier:
     """Applies entries to ``machine`` in log order, at most so many a turn."""
 
     def __init__(
-        self, machine: StateMachine, proposals: Proposals, ignored: Callable[[int, ForeignEntry], None]
+        self,
+        machine: StateMachine,
+        proposals: Proposals,
+        ignored: Callable[[int, ForeignEntry], None],
+        unclaimed: Callable[[object], None],
     ) -> None:
-        """``ignored`` is called with the index of an entry that is none of the state machine's."""
+        """``ignored`` is called with the index of an entry that is none of the state machine's, ``unclaimed``
+        with the result of a proposal whose caller was cancelled."""
         self._machine = machine
         self._ignored = ignored
+        self._unclaimed = unclaimed
         self._proposals = proposals
         self.committed: deque[tuple[int, list[Entry]]] = deque()
         """(index of the first, entries): committed, and not yet applied."""
@@ -80,11 +86,12 @@ class Applier:
                     waiting = callers.pop(index, None)
                     if waiting is not None:
                         term, future = waiting
-                        if future.done():
-                            pass  # its caller was cancelled
-                        elif term == entry.term:
-                            future.set_result(result)
-                        else:
+                        if term == entry.term:
+                            if future.done():
+                                self._unclaimed(result)
+                            else:
+                                future.set_result(result)
+                        elif not future.done():
                             future.set_exception(ProposalLost("another leader's entry took its place"))
                 index += 1
             self.index = index - 1

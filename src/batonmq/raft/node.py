@@ -92,6 +92,9 @@ class RaftNode:
         self.config = config
         self.on_failure: Callable[[BaseException], None] | None = None
         """Called once when the node stops itself: a disk or state machine that failed."""
+        self.on_unclaimed: Callable[[object], None] | None = None
+        """Called with what ``StateMachine.apply`` returned for a proposal of this node whose caller was
+        cancelled meanwhile."""
         self.status = Status(f"raft {group}/{node_id}", transport.set_peers)
         self.changes = MembershipChanges(self)
         self._bootstrap = members
@@ -109,7 +112,7 @@ class RaftNode:
         self._timer_at_ms = 0
 
         self._proposals = Proposals()
-        self._applier = Applier(machine, self._proposals, self._log_ignored)
+        self._applier = Applier(machine, self._proposals, self._log_ignored, self._pass_on_unclaimed)
         self._machine = machine
         self._entry_versions: dict[str, int] = {}
         """Node -> `StateMachine.entry_version` of its last message."""
@@ -494,6 +497,10 @@ class RaftNode:
         self._snapshots.restored(self._applier.index, self._now_ms())
         self._proposals.covered(self._applier.index)
         self._reads.barriers.applied(self._applier.index)
+
+    def _pass_on_unclaimed(self, result: object) -> None:
+        if self.on_unclaimed is not None:
+            self.on_unclaimed(result)
 
     def _log_ignored(self, index: int, error: ForeignEntry) -> None:
         text = f"ignores entry {index} of its log, as every node does: {error}"

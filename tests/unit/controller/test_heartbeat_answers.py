@@ -9,8 +9,11 @@ import pytest
 
 from batonmq.controller import events
 from batonmq.controller.handlers import HEARTBEAT_DONE, Handlers
+from batonmq.controller.heartbeats import FORWARDED
 from batonmq.controller.machine import ControllerMachine
 from batonmq.controller.sessions import Sessions
+from batonmq.net.dispatch import Reply
+from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.headers.namesrv import BrokerHeartbeat
 
 NOW_MS = 10_000
@@ -28,13 +31,19 @@ class World:
         self.proposer = SimpleNamespace(submit_beat=self._submit, keeps_up=True)
         self.leading = True
         self.now_ms = NOW_MS
-        beat = events.Beat("c", "s", 1, "h1:1", self.sessions.of(self.known).id, TIMEOUT_MS, 0, 0, 0, 0)
         self.apply(events.ApplyBrokerId("c", "s", 1, "h1:1;1"))
-        self.apply(events.Heartbeats((beat,)))
+        self.heartbeat(self.sessions.of(self.known).id)
         self.apply(events.ElectMaster("s", 1, False, False, "broker"))
 
     def apply(self, event: events.AnyEvent) -> None:
         self.machine.apply(1, events.encode(self.now_ms, (event,)))
+
+    def heartbeat(self, session: int) -> None:
+        beat = events.Beat("c", "s", 1, "h1:1", session, TIMEOUT_MS, 0, 0, 0, 0)
+        self.apply(events.Heartbeats((beat,)))
+
+    def entry_version(self) -> int:
+        return events.ENTRY_VERSION
 
     def _submit(self, beat: events.Beat, answer: object) -> None:
         self.submitted.append((beat, answer is not None))
@@ -47,13 +56,14 @@ class World:
 
     def heartbeat_came(self, broker_name: str, broker_id: int, *, forwarded: bool) -> None: ...
 
-    def beat(self, cluster: str = "c", connection: object = None) -> object:
+    def beat(self, cluster: str = "c", connection: object = None, **more: str) -> object:
         ext = {
             "clusterName": cluster,
             "brokerName": "s",
             "brokerId": "1",
             "brokerAddr": "h1:1",
             "heartbeatTimeoutMills": str(TIMEOUT_MS),
+            **more,
         }
         request = SimpleNamespace(
             command=SimpleNamespace(raw_ext=b""), connection=connection if connection else self.known
@@ -94,8 +104,32 @@ def test_the_answer_waits_if_the_heartbeat_matters(reason: Any) -> None:
     assert [waits for _, waits in world.submitted] == [True]
 
 
-def test_the_answer_waits_over_a_new_connection_and_for_another_cluster() -> None:
+def test_the_answer_waits_over_a_new_connection() -> None:
     world = World()
     assert world.beat(connection=object()) is None
-    assert world.beat(cluster="other") is None
-    assert [waits for _, waits in world.submitted] == [True, True]
+    assert [waits for _, waits in world.submitted] == [True]
+
+
+def test_the_answer_to_a_forwarded_heartbeat_waits_since_it_has_the_master_epoch() -> None:
+    """Also for the broker of the first connection: 1 is the session that FORWARDED, -1, is mistaken for."""
+    world = World()
+    assert world.sessions.of(world.known).id == 1
+    world.now_ms += TIMEOUT_MS // 2
+    world.heartbeat(FORWARDED)
+    assert world.machine.broker_sets["s"].live[1].session == FORWARDED
+    assert world.beat(forwarded="true") is None
+    assert [waits for _, waits in world.submitted] == [True]
+
+
+def test_a_broker_of_another_cluster_is_refused_and_its_connection_is_not_the_broker_s() -> None:
+    """As a newer connection it would keep the broker's own heartbeats from counting under the next leader."""
+    world = World()
+    stranger = object()
+    reply = world.beat(cluster="other", connection=stranger)
+    assert isinstance(reply, Reply)
+    assert reply.code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED
+    assert "belongs to cluster c, not other" in (reply.remark or "")
+    assert world.submitted == []
+    assert world.sessions.known() == ()
+    world.beat()
+    assert world.sessions.known() == (("s", 1, world.sessions.of(world.known).id),)

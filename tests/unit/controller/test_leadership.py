@@ -12,7 +12,7 @@ import pytest
 
 from batonmq.common.running_time import RunningTime
 from batonmq.controller.config import ControllerConfig
-from batonmq.controller.effects import Election, Outcome
+from batonmq.controller.effects import Election, Outcome, ReplicaUp
 from batonmq.controller.events import Event, LeaderStarted
 from batonmq.controller.heartbeats import LiveBroker
 from batonmq.controller.leadership import FAILED_AGAIN_MS, Leadership
@@ -92,3 +92,25 @@ async def test_a_broker_has_time_to_reach_a_new_leader(silent_ms: int, counts: i
     (started,) = cast("Proposals", made._proposer)
     assert isinstance(started, LeaderStarted)
     assert started.silent == (("s", 1, counts), ("unknown", 1, silent_ms))
+
+
+async def test_what_is_decided_after_the_callers_gave_up_is_announced_all_the_same() -> None:
+    clock, broker_set = Clock(), BrokerSet("c", "s")
+    broker_set.add_replica(1, "h1:1", "h1:1;1")
+    announced: list[str] = []
+    made = leadership(clock, {"s": broker_set})
+    made._notices = cast("Any", SimpleNamespace(announce=lambda each: announced.append(each.broker_name)))
+    made._term = 1
+    made.decided_late([Outcome(), Outcome(effects=(ELECTED,))])
+    made.decided_late(None)  # an entry that is none of the state machine's
+    assert announced == ["s"]
+
+
+async def test_a_replica_of_a_removed_set_is_not_reminded_and_the_other_effects_count() -> None:
+    announced: list[str] = []
+    broker_set = BrokerSet("c", "s")
+    made = leadership(Clock(), {"s": broker_set})
+    made._notices = cast("Any", SimpleNamespace(announce=lambda each: announced.append(each.broker_name)))
+    made._term, made.leading = 1, True
+    made.decided(Outcome(effects=(ReplicaUp("removed", 1, 0, 0), ELECTED)))
+    assert announced == ["s"]

@@ -214,6 +214,14 @@ async def test_the_log_keeps_up_unless_an_entry_is_under_way_for_long() -> None:
     mine.submit(claim(2))
     mine.submit(claim(3))
     assert not mine.keeps_up, "too much waits"
+    log.error = Overloaded("full")
+    await settle(lambda: len(log.entries) == 2)
+    await asyncio.sleep(0)
+    assert not mine.keeps_up, "the last entry was refused"
+    log.error = None
+    mine.submit(claim(4), outcomes.append)
+    await settle(lambda: len(outcomes) == 2)
+    assert mine.keeps_up
     await mine.close()
     assert not mine.keeps_up
 
@@ -304,6 +312,15 @@ async def test_too_much_waiting_is_refused_except_for_the_controllers_own_events
     await mine.close()
 
 
+async def test_every_heartbeat_that_waits_for_its_answer_counts() -> None:
+    log, outcomes = FakeLog(), list[Outcome]()
+    mine = proposer(log, capacity=2)
+    for _ in range(3):
+        mine.submit_beat(beat(1), outcomes.append)
+    assert [outcome.code for outcome in outcomes] == [ResponseCode.SYSTEM_BUSY]
+    await mine.close()
+
+
 async def test_closing_answers_what_waits() -> None:
     log, outcomes = FakeLog(), list[Outcome]()
     mine = proposer(log)
@@ -326,6 +343,21 @@ async def test_one_failing_callback_keeps_nobody_from_an_answer(caplog: pytest.L
     mine.submit(claim(2), outcomes.append)
     await settle(lambda: len(outcomes) == 1)
     assert "a bug" in caplog.text
+    await mine.close()
+
+
+async def test_effects_that_fail_keep_no_heartbeat_from_its_answer(caplog: pytest.LogCaptureFixture) -> None:
+    log, outcomes = FakeLog(), list[Outcome]()
+
+    def broken(outcome: Outcome) -> None:
+        raise RuntimeError("a bug")
+
+    mine = proposer(log, broken)
+    mine.submit(claim(1))
+    mine.submit_beat(beat(1), broken)
+    mine.submit_beat(beat(1), outcomes.append)
+    await settle(lambda: len(outcomes) == 1)
+    assert caplog.text.count("RuntimeError: a bug") == 2
     await mine.close()
 
 

@@ -171,6 +171,17 @@ async def test_one_node_serves_at_once_and_remembers(group: Group) -> None:
     assert again.machine.words == [b"w%d" % i for i in range(50)]
 
 
+async def test_the_result_of_a_proposal_whose_caller_gave_up_is_passed_on(group: Group) -> None:
+    await group.begin("n0")
+    node = (await group.leader()).node
+    unclaimed: list[object] = []
+    node.on_unclaimed = unclaimed.append
+    first, second = (asyncio.ensure_future(node.propose(word)) for word in (b"first", b"second"))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert (await second, unclaimed) == (2, [1])
+
+
 async def test_numbers_of_reads_rise_over_a_restart(group: Group) -> None:
     """Otherwise a leader's late answer to an old read could pass for the answer to a new one."""
     await group.begin("n0")
