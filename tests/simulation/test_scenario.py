@@ -26,6 +26,7 @@ EVER_FAILED: dict[tuple[int, int | None], str] = {
     (20040, None): "a master resumed its epoch with a confirm offset from before what was read",
     (20041, None): "as 20040",
     (20053, None): "as 20040",
+    (7100232, None): "a message was appended within a filler that had come in part, so no reader found it",
     # The simulator looked where nobody was:
     (41278, 2): "a controller noticed broken connections late and held an election when all was healed",
     (139, None): "the client gave up when the master was killed while it created the topic",

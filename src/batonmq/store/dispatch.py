@@ -80,7 +80,7 @@ class QueueDispatcher:
         self.offset = self._end_of_queues()
         """Consume queues hold every message before this commit log offset."""
         self.records_end = self.offset
-        """Where the last record ended at the last `count_ahead`: a filler behind it may have come in part."""
+        """Where the last record ended at the last `count_ahead`: a filler may follow."""
 
     def _end_of_queues(self) -> int:
         return max(self._queues.end_physical, self._log.min_offset)
@@ -292,7 +292,7 @@ class QueueDispatcher:
 
     def count_ahead(self) -> int:
         """Make each queue's `next_offset` count the messages that consume queues do not hold yet. Returns
-        where the last whole record ends."""
+        where the last whole record ends, or the whole filler behind it."""
         for queue in self._queues:
             queue.next_offset = queue.max_offset
         position, max_offset = self.offset, self._log.max_offset
@@ -311,7 +311,9 @@ class QueueDispatcher:
                         for queue, queue_offset in self._light.places(topic, record.properties, physical):
                             self._count(queue, queue_offset)
                 self.records_end = position
-            if not blank_size(file.map, position - file.base, file.size):
+            filler = blank_size(file.map, position - file.base, file.size)
+            if not filler or position + filler > max_offset:
+                # A filler that came in part is cut: a message appended within it would never be found.
                 break
             position = file.base + file.size
         return position

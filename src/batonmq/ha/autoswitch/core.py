@@ -63,13 +63,13 @@ def whole_records(log: memoryview, limit: int, offset: int, *, ends: bool) -> in
     of a record.
 
     A RocketMQ slave takes whole frames only. If it has the first half of a record when its master dies, and
-    is elected, it waits for the other half for ever and serves no client, while its heartbeats go on. A
-    single record may be longer than `limit`.
+    is elected, it waits for the other half for ever and serves no client, while its heartbeats go on. With
+    half a filler it appends messages within the filler, where no consumer finds them. A single record or
+    filler may be longer than `limit`.
 
     `log` begins at the physical `offset`; `ends`: a record or the log ends where it ends. If it begins amid a
     record, because the slave got the beginning before it was a member, the result is the rest of that record.
-    Only of what does not fit into `log`, or of a filler at the end of a file, the result is a piece of
-    `limit` bytes.
+    Only of what does not fit into `log` the result is a piece of `limit` bytes.
     """
     if ends and len(log) <= limit:
         return len(log)
@@ -79,7 +79,9 @@ def whole_records(log: memoryview, limit: int, offset: int, *, ends: bool) -> in
     rest = next_record(log, offset)
     if rest is None and ends:
         rest = len(log)
-    magic = SIZE_MAGIC.unpack_from(log)[1] if len(log) >= SIZE_MAGIC.size else None
+    size, magic = SIZE_MAGIC.unpack_from(log) if len(log) >= SIZE_MAGIC.size else (0, None)
+    if magic == MAGIC_BLANK and limit < size <= len(log):
+        return int(size)
     if rest is None or magic in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK):
         return min(limit, len(log))
     return rest
