@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -38,9 +39,17 @@ def one_by_one(handler: Any) -> Callable[[list[MessageExt]], Any]:
 
 
 async def call(handler: Callable[[list[MessageExt]], Any], messages: list[MessageExt]) -> None:
-    outcome = handler(messages)
-    if inspect.isawaitable(outcome):
-        await outcome
+    """Raises what the handler raises. A handler that awaited something cancelled has failed as with any other
+    exception: only who cancels the caller may end it with `CancelledError`."""
+    try:
+        outcome = handler(messages)
+        if inspect.isawaitable(outcome):
+            await outcome
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise RuntimeError("the handler awaited something that was cancelled") from error
 
 
 def for_retried(subscriptions: Subscriptions) -> BatchHandler:

@@ -28,5 +28,8 @@ async def cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
 
 
 def _report(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and task.exception() is not None:
+    if task.cancelled():
+        if not task.cancelling():
+            log.error("a task of the consumer ended, though nobody cancelled it: %r", task)
+    elif task.exception() is not None:
         log.error("a task of the consumer failed", exc_info=task.exception())
