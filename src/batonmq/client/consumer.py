@@ -264,8 +264,7 @@ class Consumer:
         for held in assigned:
             held.dropped = True
         await self._handling.stop(self._stop_timeout_s)
-        for held in assigned:
-            await cancel(held.tasks)
+        await cancel(task for held in assigned for task in held.tasks)
         if self._started:
             await self._assignment.give_up(assigned)
             await self._heartbeats.say_goodbye()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -82,3 +83,40 @@ async def test_a_task_that_ends_though_nobody_cancelled_it_is_in_the_log(
     await tasks.cancel(running)
     (record,) = caplog.records
     assert "nobody cancelled" in record.getMessage()
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+@pytest.mark.parametrize("for_ever", [False, True])
+async def test_stop_ends_though_a_handler_suppresses_its_cancellation(
+    orderly: bool, for_ever: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tasks, "CANCEL_WAIT_S", 0.2)
+    async with FakeCluster() as cluster:
+        await cluster.broker("a")
+        cluster.topic("t", a=1)
+        await fill(cluster, 2)
+        begun, released = asyncio.Event(), asyncio.Event()
+        calls = 0
+
+        async def handle(message: MessageExt) -> None:
+            nonlocal calls
+            calls += 1
+            begun.set()
+            while not released.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await released.wait()
+                if not for_ever:
+                    return
+
+        consumer = Consumer(
+            "g", cluster.namesrv, from_where=FIRST, orderly=orderly, concurrency=1, stop_timeout_s=0.1
+        )
+        consumer.subscribe("t", "*", handle)
+        await consumer.start()
+        await begun.wait()
+        async with asyncio.timeout(3):
+            await consumer.stop()
+        assert ("suppresses CancelledError" in caplog.text) == for_ever
+        released.set()
+        await asyncio.sleep(0.05)
+        assert calls == 1

@@ -118,8 +118,8 @@ class Assignment:
         given_up = [self._assigned.pop(queue) for queue in lost]
         for held in given_up:
             held.dropped = True
+        await cancel(task for held in given_up for task in held.tasks)
         for held in given_up:
-            await cancel(held.tasks)
             log.info("gave up %s", held.queue)
         await self.give_up(given_up)
         for queue in share:

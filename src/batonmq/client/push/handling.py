@@ -84,6 +84,7 @@ class Concurrently:
         self._ready: asyncio.Queue[tuple[Assigned, list[MessageExt]]] = asyncio.Queue()
         self._calls = Calls()
         self._workers: set[asyncio.Task[None]] = set()
+        self._stopping = False
 
     def start(self) -> None:
         for _ in range(self._concurrency):
@@ -98,11 +99,12 @@ class Concurrently:
             self._ready.put_nowait((held, messages[begin : begin + size]))
 
     async def stop(self, timeout_s: float) -> None:
+        self._stopping = True
         await self._calls.end(timeout_s)
         await cancel(self._workers)
 
     async def _work(self) -> None:
-        while True:
+        while not self._stopping:  # a handler may have suppressed the cancellation
             held, messages = await self._ready.get()
             if held.dropped:
                 continue
@@ -181,7 +183,7 @@ class InOrder:
 
     async def _work(self, held: Assigned) -> None:
         """One message of the queue after the other, each until it succeeds."""
-        while True:
+        while not held.dropped:  # a handler may have suppressed the cancellation
             messages = await held.orderly.get()
             while messages and not held.dropped:
                 if not await self._locks.may_work(held):

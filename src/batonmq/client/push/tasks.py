@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable
 from typing import Any
 
 log = logging.getLogger("batonmq.client.consumer")
 """Of all parts: a user knows the consumer, not what it is made of."""
+CANCEL_WAIT_S = 5.0
+"""How long cancelled tasks are waited for."""
 
 
 def spawn(work: Coroutine[Any, Any, None], into: set[asyncio.Task[None]]) -> None:
@@ -20,11 +22,18 @@ def spawn(work: Coroutine[Any, Any, None], into: set[asyncio.Task[None]]) -> Non
 
 
 async def cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """Cancel tasks (but not the one that runs this) and wait until they have ended."""
-    others: Sequence[asyncio.Task[None]] = [task for task in tasks if task is not asyncio.current_task()]
+    """Cancel tasks (but not the one that runs this) and wait until they have ended, at most `CANCEL_WAIT_S`:
+    a handler may suppress its cancellation."""
+    others = [task for task in tasks if task is not asyncio.current_task()]
     for task in others:
         task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
+    if others:
+        _, running = await asyncio.wait(others, timeout=CANCEL_WAIT_S)
+        if running:
+            log.warning(
+                "%d tasks of the consumer go on though they were cancelled: a handler suppresses CancelledError",
+                len(running),
+            )
 
 
 def _report(task: asyncio.Task[None]) -> None:
