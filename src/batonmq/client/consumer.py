@@ -179,6 +179,8 @@ class Consumer:
         )
         self._requests.bind(dispatcher)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._upkeep: set[asyncio.Task[None]] = set()
+        """Goes on until the last handler has returned: the broker would give its queue to another client."""
         self._started = self._stopping = False
 
     def subscribe(
@@ -243,15 +245,12 @@ class Consumer:
             )
         await self._heartbeats.beat()
         await self._assignment.rebalance()
-        for loop in (
-            self._assignment.run(),
-            self._heartbeats.run(),
-            self._watch.run(),
-            self._assignment.commit(self._commit_interval_s),
-        ):
-            spawn(loop, self._tasks)
+        spawn(self._assignment.run(), self._tasks)
+        spawn(self._watch.run(), self._tasks)
+        spawn(self._heartbeats.run(), self._upkeep)
+        spawn(self._assignment.commit(self._commit_interval_s), self._upkeep)
         if self._locks is not None:
-            spawn(self._locks.renew(self._assignment.queues), self._tasks)
+            spawn(self._locks.renew(self._assignment.held), self._upkeep)
         self._handling.start()
 
     async def stop(self) -> None:
@@ -260,13 +259,12 @@ class Consumer:
             return
         self._stopping = True
         await cancel(self._tasks)
-        assigned = list(self._assignment.queues.values())
-        for held in assigned:
-            held.dropped = True
+        dropped = await self._assignment.stop()
         await self._handling.stop(self._stop_timeout_s)
-        await cancel(task for held in assigned for task in held.tasks)
+        await cancel(task for held in dropped for task in held.tasks)
+        await cancel(self._upkeep)
         if self._started:
-            await self._assignment.give_up(assigned)
+            await self._assignment.give_up(dropped)
             await self._heartbeats.say_goodbye()
         await self._session.close()
 

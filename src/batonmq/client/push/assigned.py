@@ -21,6 +21,8 @@ class Assigned:
     locked_until: float = 0.0
     locked_at: str = ""
     """Name of the broker that gave the lock: a logical queue may have moved since."""
+    unlocked: bool = False
+    """The lock was given back, and must not be renewed."""
     last_pull_ms: int = 0
     last_consume_ms: int = 0
     replica_id: int = MASTER_ID
@@ -36,3 +38,5 @@ class Assigned:
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     orderly: asyncio.Queue[list[MessageExt]] = field(default_factory=asyncio.Queue)
     """What its own worker is to handle, when messages are handled in order."""
+    working: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by that worker during a call, and by whoever lets go of the queue."""

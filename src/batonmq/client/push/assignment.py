@@ -12,7 +12,7 @@ from batonmq.client.push.heartbeats import Heartbeats
 from batonmq.client.push.locks import QueueLocks
 from batonmq.client.push.outages import Outages
 from batonmq.client.push.subscriptions import Subscriptions
-from batonmq.client.push.tasks import cancel, log
+from batonmq.client.push.tasks import cancel, log, spawn
 from batonmq.client.rebalance import allocate_averagely
 from batonmq.client.session import ClientSession
 from batonmq.net.errors import NetError
@@ -62,12 +62,27 @@ class Assignment:
         self._outages = outages
         self._begin = begin
         self._assigned: dict[MessageQueue, Assigned] = {}
+        self._leaving: dict[MessageQueue, Assigned] = {}
+        """Dropped, but not committed and unlocked yet. Such a queue is not taken again before that."""
+        self._tasks: set[asyncio.Task[None]] = set()
         self._now = asyncio.Event()
 
     @property
     def queues(self) -> Mapping[MessageQueue, Assigned]:
         """Those that are ours now; a live view."""
         return self._assigned
+
+    def held(self) -> list[Assigned]:
+        """Those, and the ones that are not free for others yet."""
+        return [*self._assigned.values(), *self._leaving.values()]
+
+    async def stop(self) -> list[Assigned]:
+        """Drop all queues; `give_up` is then the caller's, once no handler works on them."""
+        await cancel(self._tasks)
+        held = self.held()
+        for each in held:
+            each.dropped = True
+        return held
 
     # -- rebalance
 
@@ -115,18 +130,43 @@ class Assignment:
     async def _take(self, topic: str, share: list[MessageQueue]) -> None:
         wanted = set(share)
         lost = [queue for queue in self._assigned if queue.topic == topic and queue not in wanted]
-        given_up = [self._assigned.pop(queue) for queue in lost]
+        given_up = [self._drop(queue) for queue in lost]
+        idle = [held for held in given_up if not held.working.locked()]
         for held in given_up:
-            held.dropped = True
-        await cancel(task for held in given_up for task in held.tasks)
-        for held in given_up:
-            log.info("gave up %s", held.queue)
-        await self.give_up(given_up)
+            if held.working.locked():
+                log.info("%s is given up when its handler has returned", held.queue)
+                spawn(self._leave(held), self._tasks)
+        await cancel(task for held in idle for task in held.tasks)
+        await self.give_up(idle)
+        for held in idle:
+            self._left(held)
         for queue in share:
-            if queue not in self._assigned:
+            if queue not in self._assigned and queue not in self._leaving:
                 held = self._assigned[queue] = Assigned(queue)
                 self._begin(held)
                 log.info("took %s", queue)
+
+    def _drop(self, queue: MessageQueue) -> Assigned:
+        """A queue is not ours any more: no call begins."""
+        held = self._leaving[queue] = self._assigned.pop(queue)
+        held.dropped = True
+        return held
+
+    async def _leave(self, held: Assigned, offset: int | None = None) -> None:
+        """Let go of a queue once no call works on it in order: another client would work on it meanwhile.
+        With ``offset`` it is taken again there."""
+        async with held.working:
+            await cancel(held.tasks)
+            if offset is None:
+                await self.give_up([held])
+            else:
+                await self._commit_reset(held.queue, offset)
+        self._left(held)
+        self._now.set()
+
+    def _left(self, held: Assigned) -> None:
+        del self._leaving[held.queue]
+        log.info("gave up %s", held.queue)
 
     # -- offsets
 
@@ -193,17 +233,15 @@ class Assignment:
 
         await asyncio.gather(*(some() for _ in range(min(AT_A_TIME, len(held)))))
 
-    async def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
+    def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Continue from other offsets: the queues are given up and taken again."""
         for queue, offset in offsets.items():
-            held = self._assigned.pop(queue, None)
-            if held is None:
-                continue
-            held.dropped = True
-            await cancel(held.tasks)
-            try:
-                await self._offsets.commit(queue, offset)
-            except (NetError, MQError, OSError) as error:
-                log.warning("reset of %s to %d was not committed: %s", queue, offset, error)
+            if queue in self._assigned:
+                spawn(self._leave(self._drop(queue), offset), self._tasks)
+
+    async def _commit_reset(self, queue: MessageQueue, offset: int) -> None:
+        try:
+            await self._offsets.commit(queue, offset)
             log.info("%s is reset to %d", queue, offset)
-        self._now.set()
+        except (NetError, MQError, OSError) as error:
+            log.warning("reset of %s to %d was not committed: %s", queue, offset, error)

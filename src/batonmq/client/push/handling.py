@@ -188,21 +188,28 @@ class InOrder:
             while messages and not held.dropped:
                 if not await self._locks.may_work(held):
                     continue
-                self._calls.enter()
-                try:
-                    held.last_consume_ms = self._clock.now_ms()
-                    await self._handlers(held.queue.topic, messages)
-                    held.buffer.done(messages)
-                    messages = []
-                except Exception as error:
-                    if not isinstance(error, RetryLater):
-                        log.exception("handler failed on %s offset %d", held.queue, messages[0].queue_offset)
-                    messages = await self._failed(held, messages)
-                finally:
-                    self._calls.leave()
+                async with held.working:
+                    if held.dropped:
+                        return
+                    messages = await self._handle(held, messages)
                 if messages:
                     await asyncio.sleep(self._pause_s)
             held.room.set()
+
+    async def _handle(self, held: Assigned, messages: list[MessageExt]) -> list[MessageExt]:
+        """What is to be tried again."""
+        self._calls.enter()
+        try:
+            held.last_consume_ms = self._clock.now_ms()
+            await self._handlers(held.queue.topic, messages)
+            held.buffer.done(messages)
+            return []
+        except Exception as error:
+            if not isinstance(error, RetryLater):
+                log.exception("handler failed on %s offset %d", held.queue, messages[0].queue_offset)
+            return await self._failed(held, messages)
+        finally:
+            self._calls.leave()
 
     async def _failed(self, held: Assigned, messages: list[MessageExt]) -> list[MessageExt]:
         """What is to be tried again in place; messages over the limit go to the dead letter topic."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable
 
 from batonmq.client.push.assigned import Assigned
 from batonmq.client.push.outages import Outages
@@ -16,7 +16,6 @@ from batonmq.protocol.bodies.clients import (
     LockBatchResponseBody,
     UnlockBatchRequestBody,
 )
-from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker.clients import LockBatchMq, UnlockBatchMq
 from batonmq.protocol.json import decode, encode
@@ -44,12 +43,13 @@ class QueueLocks:
         await asyncio.sleep(self._pause_s)
         return False
 
-    async def renew(self, assigned: Mapping[MessageQueue, Assigned]) -> None:
-        """Keep the locks of what is assigned, as long as it is."""
+    async def renew(self, queues: Callable[[], Iterable[Assigned]]) -> None:
+        """Keep the locks of these queues until they are given back."""
         while True:
             await asyncio.sleep(LOCK_INTERVAL_S)
-            for held in list(assigned.values()):
-                await self._lock(held)
+            for held in queues():
+                if not held.unlocked:
+                    await self._lock(held)
 
     async def _lock(self, held: Assigned) -> bool:
         """Have the queue for ourselves, as its broker sees it."""
@@ -76,6 +76,7 @@ class QueueLocks:
 
     async def unlock(self, held: Assigned) -> None:
         """Let another client have the queue, if it was ever locked."""
+        held.unlocked = True
         if not held.locked_until:
             return
         body = encode(UnlockBatchRequestBody(self._group, self._session.client_id, False, [held.queue]))

@@ -60,9 +60,9 @@ class BrokerRequests:
         if header.consumer_group == self._group:
             self._assignment.rebalance_soon()
 
-    async def _reset_offsets(self, request: Request, header: ResetConsumerClientOffset) -> Reply:
+    def _reset_offsets(self, request: Request, header: ResetConsumerClientOffset) -> Reply:
         """mqadmin resetOffsetByTime: go on from other offsets."""
-        await self._assignment.reset(decode(request.command.body, ResetOffsetBody).offset_table)
+        self._assignment.reset(decode(request.command.body, ResetOffsetBody).offset_table)
         return Reply()
 
     def _running_info(self, request: Request, header: GetConsumerRunningInfo) -> Reply:
