@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from batonmq.client.push.tasks import log
 from batonmq.net.errors import ConnectFailed
 from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.codes import MessageSysFlag, ResponseCode
@@ -28,6 +29,8 @@ COMPRESS_OVER = 4096
 _CALL_MS = 3_000
 _NOT_AGAIN = frozenset({PROPERTY_DELAY_LEVEL, PROPERTY_MIN_OFFSET, PROPERTY_TRANSACTION_PREPARED})
 """Properties that a message does not keep when it is sent again."""
+_STORED = frozenset({"FLUSH_DISK_TIMEOUT", "FLUSH_SLAVE_TIMEOUT"})
+"""Remarks of a broker that stored the message, but not safely yet."""
 _COMPRESSION = MessageSysFlag.COMPRESSED | MessageSysFlag.COMPRESSION_MASK
 
 
@@ -54,7 +57,7 @@ class SendBack:
         self._limit = DEFAULT_MAX_RECONSUME if max_reconsume_times is None else max_reconsume_times
 
     async def __call__(self, queue: MessageQueue, message: MessageExt, level: int) -> None:
-        """Raises `MQError` or `NetError` when the broker did not take it."""
+        """Raises `MQError` or `NetError` when no broker took it."""
         if is_mock(queue.broker_name):
             await self._send_again(message, level)
             return
@@ -66,11 +69,18 @@ class SendBack:
             origin_topic=message.topic,
             max_reconsume_times=self._limit,
         )
-        await self._session.call_for(queue, header, timeout_ms=_CALL_MS)
+        try:
+            await self._session.call_for(queue, header, timeout_ms=_CALL_MS)
+        except MQError as error:
+            if error.remark in _STORED:
+                raise
+            # The broker may not have the message any more: it expired, or a failover lost it.
+            log.info("message %s is sent again whole: %s", message.message_id, error)
+            await self._send_again(message, level)
 
     async def _send_again(self, message: MessageExt, level: int) -> None:
-        """Send a message of a logical queue to the retry topic: the broker that leads the queue need not be
-        the one that has the message."""
+        """Send a message to the retry topic, of whichever broker: the one that leads a logical queue need not
+        be the one that has the message. Over the limit its broker makes it a dead letter."""
         topic, session = retry_topic(self._group), self._session
         queues = (await session.route(topic)).write_queues
         if not queues:

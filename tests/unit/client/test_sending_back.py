@@ -1,0 +1,48 @@
+"""What becomes of a message whose handler failed when its broker cannot take it back."""
+
+from __future__ import annotations
+
+import pytest
+
+from batonmq.client.consumer import Consumer
+from batonmq.client.push.retries import RetryLater
+from batonmq.protocol.bodies.common import MessageQueue
+from batonmq.protocol.codes import RequestCode, ResponseCode
+from batonmq.protocol.errors import error_for
+from batonmq.protocol.message.record import MessageExt
+
+from .fakes import FakeCluster, properties_of
+from .test_consumer import FIRST, fill, until
+
+
+@pytest.mark.parametrize(("level", "attempts", "delay"), [(0, 1, "3"), (5, 1, "5"), (-1, 3, None)])
+async def test_a_message_that_its_broker_has_no_more_is_sent_again_whole(
+    level: int, attempts: int, delay: str | None
+) -> None:
+    async with FakeCluster() as cluster:
+        broker = await cluster.broker("a")
+        cluster.topic("t", a=1)
+        cluster.topic("%RETRY%g", a=1)
+        await fill(cluster, 1)
+        broker.sends.clear()
+        broker.answer = lambda code: (
+            error_for(ResponseCode.SYSTEM_ERROR, "look message by offset failed, 17")
+            if code == RequestCode.CONSUMER_SEND_MSG_BACK
+            else None
+        )
+        failed: list[bytes] = []
+
+        def handle(message: MessageExt) -> None:
+            if message.reconsume_times == 0 and not failed:
+                failed.append(message.body)
+                raise RetryLater(level)
+
+        consumer = Consumer("g", cluster.namesrv, from_where=FIRST, max_reconsume_times=2)
+        consumer.subscribe("t", "*", handle)
+        async with consumer:
+            await until(lambda: bool(broker.sends))
+        (sent,) = broker.sends
+        assert (sent.topic, sent.reconsume_times, sent.max_reconsume_times) == ("%RETRY%g", attempts, 2)
+        properties = properties_of(sent)
+        assert (properties["RETRY_TOPIC"], properties.get("DELAY")) == ("t", delay)
+        assert broker.log.offsets["g", MessageQueue("t", "a", 0)] == 1
