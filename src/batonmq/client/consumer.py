@@ -66,7 +66,7 @@ class Consumer:
         max_reconsume_times: attempts before the dead letter topic; None is 16, or no end when ``orderly``.
         pull_batch_size: messages asked for in one pull.
         max_cached_messages, max_cached_bytes: of one queue, pulled ahead; no more is pulled beyond that.
-        offsets_dir: where BROADCASTING keeps its offsets.
+        offsets_dir: where BROADCASTING keeps its offsets; each consumer of a group needs its own.
         client_ip: this machine's address in the client id; found out when None.
         hooks: code around each call of a handler (`client/hooks.py`): traces, metrics.
         stop_timeout_s: how long `stop` waits for handlers that run.
@@ -225,7 +225,8 @@ class Consumer:
         """Join the group and begin.
 
         A topic that does not exist is waited for, and consumed once it is created. Raises `NoNameServer` when
-        no name server answers within a few seconds, `MQError` when a broker does not take an SQL expression.
+        no name server answers within a few seconds, `MQError` when a broker does not take an SQL expression,
+        and `OSError` when BROADCASTING cannot use its file of offsets: another consumer does, or it is damaged.
         """
         if not self._subscriptions:
             raise RuntimeError("subscribe to something before the consumer is started")
@@ -235,7 +236,9 @@ class Consumer:
         try:
             await session.name_servers.connect()
             await find_topics(session, self.group, self._subscriptions)
+            self._offsets.open()
         except BaseException:
+            self._offsets.close()
             await session.close()
             raise
         if self._model is MessageModel.CLUSTERING:
@@ -266,6 +269,7 @@ class Consumer:
         if self._started:
             await self._assignment.give_up(dropped)
             await self._heartbeats.say_goodbye()
+        self._offsets.close()
         await self._session.close()
 
     async def reply(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 from pathlib import Path
 from typing import Protocol
@@ -24,6 +25,12 @@ from batonmq.routing.session import Session
 
 class OffsetStore(Protocol):
     """Committed offsets: the next message to handle, by queue."""
+
+    def open(self) -> None:
+        """Before the first use. Raises `OSError` when offsets cannot be kept."""
+
+    def close(self) -> None:
+        """After the last use; further calls do nothing."""
 
     async def read(self, queue: MessageQueue) -> int | None:
         """The committed offset, None when there never was one."""
@@ -48,6 +55,12 @@ class GroupOffsets:
         self._slaves = slaves
         self._committed: dict[MessageQueue, tuple[int, Connection | None]] = {}
         self._read_from_slave: set[MessageQueue] = set()
+
+    def open(self) -> None:
+        """The brokers keep them."""
+
+    def close(self) -> None:
+        """The brokers keep them."""
 
     async def read(self, queue: MessageQueue) -> int | None:
         header = QueryConsumerOffset(self._group, queue.topic, queue.queue_id)
@@ -99,13 +112,33 @@ class GroupOffsets:
 
 
 class LocalOffsets:
-    """Offsets of this client alone, in ``<folder>/<group>.json``."""
+    """Offsets of this client alone, in ``<folder>/<group>.json``; ``<group>.lock`` keeps others away.
+
+    Two clients in one file would each commit over the other's offsets, and skip messages after a restart.
+    """
 
     def __init__(self, folder: str, group: str) -> None:
         self._path = Path(folder).expanduser() / f"{group}.json"
+        self._lock: int | None = None
         self._table: dict[MessageQueue, int] | None = None
         self._changed = False
         self._writing = asyncio.Lock()
+
+    def open(self) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise OSError(
+                f"{self._path} is in use by another broadcasting consumer; give each its own offsets_dir"
+            ) from None
+        self._load()
+
+    def close(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def _load(self) -> dict[MessageQueue, int]:
         if self._table is None:
@@ -139,7 +172,6 @@ class LocalOffsets:
         return False
 
     def _write(self, data: bytes) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
         temporary = self._path.with_suffix(".tmp")
         with temporary.open("wb") as file:
             file.write(data)
