@@ -181,7 +181,8 @@ class Consumer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._upkeep: set[asyncio.Task[None]] = set()
         """Goes on until the last handler has returned: the broker would give its queue to another client."""
-        self._started = self._stopping = False
+        self._started = self._stopped = False
+        self._stopping = asyncio.Lock()
 
     def subscribe(
         self,
@@ -226,7 +227,7 @@ class Consumer:
 
         A topic that does not exist is waited for, and consumed once it is created. Raises `NoNameServer` when
         no name server answers within a few seconds, `MQError` when a broker does not take an SQL expression,
-        and `OSError` when BROADCASTING cannot use its file of offsets: another consumer does, or it is damaged.
+        `OSError` when BROADCASTING cannot use its file of offsets: another consumer does, or it is damaged.
         """
         if not self._subscriptions:
             raise RuntimeError("subscribe to something before the consumer is started")
@@ -257,10 +258,17 @@ class Consumer:
         self._handling.start()
 
     async def stop(self) -> None:
-        """Stop pulling, let running handlers end (``stop_timeout_s``), commit, leave the group."""
-        if self._stopping:
-            return
-        self._stopping = True
+        """Stop pulling, let running handlers end (``stop_timeout_s``), commit, leave the group.
+
+        Returns when that is done, also to those that call it meanwhile. A call that was cancelled can be
+        repeated.
+        """
+        async with self._stopping:
+            if not self._stopped:
+                await self._stop()
+                self._stopped = True
+
+    async def _stop(self) -> None:
         await cancel(self._tasks)
         dropped = await self._assignment.stop()
         await self._handling.stop(self._stop_timeout_s)

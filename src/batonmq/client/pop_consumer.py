@@ -162,7 +162,8 @@ class PopConsumer:
         self._unhandled: list[InFlight] = []
         """What was popped and not handled when the consumer stopped."""
         self._replies: Replies | None = None
-        self._started = self._stopping = False
+        self._started = self._stopping = self._stopped = False
+        self._one_stop = asyncio.Lock()
 
     def subscribe(
         self,
@@ -216,9 +217,17 @@ class PopConsumer:
                 self._follow(topic, route)
 
     async def stop(self) -> None:
-        """Stop popping, let running handlers end (``stop_timeout_s``), acknowledge, leave the group."""
-        if self._stopping:
-            return
+        """Stop popping, let running handlers end (``stop_timeout_s``), acknowledge, leave the group.
+
+        Returns when that is done, also to those that call it meanwhile. A call that was cancelled can be
+        repeated.
+        """
+        async with self._one_stop:
+            if not self._stopped:
+                await self._stop()
+                self._stopped = True
+
+    async def _stop(self) -> None:
         self._stopping = True
         await cancel(self._loops.values())
         await self._calls.end(self._stop_timeout_s)
