@@ -69,6 +69,7 @@ class Consumer:
         offsets_dir: where BROADCASTING keeps its offsets; each consumer of a group needs its own.
         client_ip: this machine's address in the client id; found out when None.
         hooks: code around each call of a handler (`client/hooks.py`): traces, metrics.
+        suspend_ms: before an ordered message is tried again, or a queue is locked that another client has.
         stop_timeout_s: how long `stop` waits for handlers that run.
     """
 

@@ -46,3 +46,26 @@ async def test_a_message_that_its_broker_has_no_more_is_sent_again_whole(
         properties = properties_of(sent)
         assert (properties["RETRY_TOPIC"], properties.get("DELAY")) == ("t", delay)
         assert broker.log.offsets["g", MessageQueue("t", "a", 0)] == 1
+
+
+async def test_an_ordered_message_becomes_a_dead_letter_when_its_handler_wants_it() -> None:
+    async with FakeCluster() as cluster:
+        broker = await cluster.broker("a")
+        cluster.topic("t", a=1)
+        await fill(cluster, 3)
+        calls: list[bytes] = []
+
+        def handle(message: MessageExt) -> None:
+            calls.append(message.body)
+            if message.body == b"1":
+                raise RetryLater(-1)
+            if message.body == b"2" and not message.reconsume_times:
+                raise RetryLater(18)  # two hours, which would hold the queue
+
+        consumer = Consumer("g", cluster.namesrv, from_where=FIRST, orderly=True, suspend_ms=20)
+        consumer.subscribe("t", "*", handle)
+        async with consumer:
+            await until(lambda: len(calls) == 4)
+        assert calls == [b"0", b"1", b"2", b"2"]
+        assert [header.delay_level for header in broker.log.sent_back] == [-1]
+        assert broker.log.offsets["g", MessageQueue("t", "a", 0)] == 3

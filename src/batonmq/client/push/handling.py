@@ -9,7 +9,7 @@ from typing import Protocol
 from batonmq.client.push.assigned import Assigned
 from batonmq.client.push.handlers import Handlers
 from batonmq.client.push.locks import QueueLocks
-from batonmq.client.push.retries import RetryLater, SendBack
+from batonmq.client.push.retries import DEAD_LETTER, RetryLater, SendBack
 from batonmq.client.push.subscriptions import Subscriptions
 from batonmq.client.push.tasks import cancel, log, spawn
 from batonmq.common.clock import Clock
@@ -205,20 +205,22 @@ class InOrder:
             held.buffer.done(messages)
             return []
         except Exception as error:
+            level = error.delay_level if isinstance(error, RetryLater) else 0
             if not isinstance(error, RetryLater):
                 log.exception("handler failed on %s offset %d", held.queue, messages[0].queue_offset)
-            return await self._failed(held, messages)
+            return await self._failed(held, messages, level)
         finally:
             self._calls.leave()
 
-    async def _failed(self, held: Assigned, messages: list[MessageExt]) -> list[MessageExt]:
-        """What is to be tried again in place; messages over the limit go to the dead letter topic."""
+    async def _failed(self, held: Assigned, messages: list[MessageExt], level: int) -> list[MessageExt]:
+        """What is to be tried again in place; messages over the limit go to the dead letter topic, and all do
+        if the handler wants it. Other delay levels mean nothing here."""
         again: list[MessageExt] = []
         for message in messages:
             message.reconsume_times += 1
-            if message.reconsume_times > self._limit:
+            if level == DEAD_LETTER or message.reconsume_times > self._limit:
                 try:
-                    await self._send_back(held.queue, message, -1)
+                    await self._send_back(held.queue, message, DEAD_LETTER)
                     held.buffer.done([message])
                     continue
                 except (NetError, MQError) as error:

@@ -13,7 +13,7 @@ from batonmq.client.push.handling import Handling
 from batonmq.client.push.heartbeats import Heartbeats
 from batonmq.client.push.locks import QueueLocks
 from batonmq.client.push.outages import Outages
-from batonmq.client.push.retries import SendBack
+from batonmq.client.push.retries import DEAD_LETTER, SendBack
 from batonmq.client.push.subscriptions import Subscriptions
 from batonmq.client.push.tasks import log, spawn
 from batonmq.net.errors import ConnectFailed, NetError
@@ -54,8 +54,6 @@ REFUSED_PAUSE_S = 1.0
 long itself."""
 GIVE_UP_RETRY_S = 5.0
 """A message for the dead-letter topic that its broker did not take is sent again after this time."""
-DEAD_LETTER = -1
-"""Delay level of a message that goes to the dead-letter topic at once."""
 
 _FOUND = int(ResponseCode.SUCCESS)
 _NOTHING = frozenset({int(ResponseCode.PULL_NOT_FOUND), int(ResponseCode.PULL_RETRY_IMMEDIATELY)})

@@ -24,6 +24,8 @@ from batonmq.routing.session import Session
 from batonmq.routing.static_topics import is_mock
 
 DEFAULT_MAX_RECONSUME = 16
+DEAD_LETTER = -1
+"""Delay level of a message that goes to the dead-letter topic at once."""
 COMPRESS_OVER = 4096
 """A body of more bytes, which may have been inflated here, is sent compressed."""
 _CALL_MS = 3_000
@@ -39,6 +41,7 @@ class RetryLater(Exception):
 
     ``delay_level`` is one of the broker's `messageDelayLevel` (1 is 1 s, 3 is 10 s, …); 0 lets the broker
     choose by the number of attempts, -1 sends it to the dead letter topic. Any other exception means 0.
+    A `Consumer` with ``orderly=True`` knows only -1: it tries again in place, after ``suspend_ms``.
     """
 
     __module__ = "batonmq.client.consumer"  # where users import it from, and so find it in a traceback
