@@ -66,6 +66,7 @@ class Consumer:
         max_reconsume_times: attempts before the dead letter topic; None is 16, or no end when ``orderly``.
         pull_batch_size: messages asked for in one pull.
         max_cached_messages, max_cached_bytes: of one queue, pulled ahead; no more is pulled beyond that.
+            Bodies count inflated.
         offsets_dir: where BROADCASTING keeps its offsets; each consumer of a group needs its own.
         client_ip: this machine's address in the client id; found out when None.
         hooks: code around each call of a handler (`client/hooks.py`): traces, metrics.

@@ -503,6 +503,30 @@ async def test_flow_control_stops_pulling() -> None:
             await until(lambda: len(seen) == 100)
 
 
+async def test_flow_control_counts_inflated_bodies() -> None:
+    async with FakeCluster() as cluster:
+        broker = await cluster.broker("a")
+        cluster.topic("t", a=1)
+        for _ in range(8):
+            add(cluster, zlib.compress(bytes(100_000)), CompressionType.ZLIB.sys_flag)
+        gate = asyncio.Event()
+        seen: list[int] = []
+
+        async def handle(message: MessageExt) -> None:
+            await gate.wait()
+            seen.append(len(message.body))
+
+        consumer = Consumer(
+            "g", cluster.namesrv, from_where=FIRST, max_cached_bytes=150_000, pull_batch_size=1
+        )
+        consumer.subscribe("t", "*", handle)
+        async with consumer:
+            await asyncio.sleep(0.2)
+            assert broker.pulls == 2
+            gate.set()
+            await until(lambda: seen == [100_000] * 8)
+
+
 async def test_stop_waits_for_handlers_and_commits_what_they_did() -> None:
     async with FakeCluster() as cluster:
         broker = await cluster.broker("a")

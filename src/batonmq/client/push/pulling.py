@@ -254,7 +254,6 @@ class Puller:
         messages = [message for message in messages if matches(subscription, message.tags)]
         if not messages:
             return
-        held.buffer.add(messages)
         broken: dict[int, CompressionError] = {}
         for message in messages:
             message.properties[PROPERTY_MIN_OFFSET] = str(message.queue_offset)
@@ -266,6 +265,7 @@ class Puller:
             except CompressionError as error:
                 broken[message.queue_offset] = error
                 spawn(self._give_up(held, message, error), held.tasks)
+        held.buffer.add(messages)  # bodies count as they are held, inflated
         if broken:
             messages = [message for message in messages if message.queue_offset not in broken]
         if messages:
