@@ -169,7 +169,7 @@ class Consumer:
             outages=outages,
             begin=self._begin,
         )
-        self._watch = RouteWatch(session, outages, self._assignment.queues)
+        self._watch = RouteWatch(session, outages, lambda: self._assignment.queues)
         self._requests = BrokerRequests(
             session,
             group,

@@ -8,7 +8,6 @@ no queues, and there can be more clients than queues. A message stays hidden whi
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import ssl
 from collections.abc import Iterable, Mapping
@@ -19,14 +18,16 @@ from typing import Any, Self
 from batonmq.client.filter import Expression, subscription_data
 from batonmq.client.hooks import Hook
 from batonmq.client.pop.received import receipt_of
-from batonmq.client.pop.requests import TO_DEAD_LETTERS, PopOptions, PopRequests
+from batonmq.client.pop.requests import ANY_QUEUE, TO_DEAD_LETTERS, PopOptions, PopRequests
 from batonmq.client.pop.settling import Acks, InFlight, Renewal, retry_delay_s
 from batonmq.client.pop.sources import brokers_to_pop
-from batonmq.client.pop.tools import ANY_QUEUE, PopTools
+from batonmq.client.pop.tools import PopTools
 from batonmq.client.push.handlers import Handlers
 from batonmq.client.push.handling import Calls
 from batonmq.client.push.heartbeats import Heartbeats, find_topics
+from batonmq.client.push.outages import Outages, pause
 from batonmq.client.push.retries import DEFAULT_MAX_RECONSUME, RetryLater
+from batonmq.client.push.route_watch import RouteWatch
 from batonmq.client.push.subscriptions import BatchHandler, Handler, Subscription, one_by_one
 from batonmq.client.push.tasks import cancel, log, spawn
 from batonmq.client.replies import Replies
@@ -57,7 +58,19 @@ POLL_MS = 5_000
 """How long a pop may wait at a broker. RocketMQ's brokers can miss a message that comes just when a pop
 begins to wait; its own consumers, which wait for 15 s, get it then."""
 FULL_PAUSE_S = 0.5
+REFUSED_PAUSE_S = 1.0
 UNREADABLE_PAUSE_S = 5.0
+
+
+class _Place:
+    """One broker of a topic."""
+
+    def __init__(self) -> None:
+        self.held: dict[InFlight, None] = {}
+        """What was popped there and is not settled."""
+        self.room = asyncio.Event()
+        """Set when something is settled: more may be popped."""
+        self.last_pop_ms = 0
 
 
 class PopConsumer:
@@ -152,11 +165,13 @@ class PopConsumer:
         self._acks = Acks(self._requests)
         self._slots = asyncio.Semaphore(concurrency)
         self._calls = Calls()
-        self._loops: dict[tuple[str, str], asyncio.Task[None]] = {}
-        self._held: dict[tuple[str, str], dict[InFlight, None]] = {}
-        """By topic and broker: what was popped and is not settled."""
-        self._popped_ms: dict[tuple[str, str], int] = {}
-        """By topic and broker: wall time of the last pop, ms."""
+        self._outages = Outages()
+        self._places: dict[MessageQueue, _Place] = {}
+        """By topic and broker, with `ANY_QUEUE`: where a loop pops, or what was popped is not settled."""
+        self._looping: set[MessageQueue] = set()
+        """The places of the loops that run."""
+        self._loops: set[asyncio.Task[None]] = set()
+        self._watch = RouteWatch(session, self._outages, lambda: self._looping)
         self._tasks: set[asyncio.Task[None]] = set()
         self._working: set[asyncio.Task[None]] = set()
         self._unhandled: list[InFlight] = []
@@ -211,6 +226,7 @@ class PopConsumer:
         await self._heartbeats.beat()
         spawn(self._heartbeats.run(), self._tasks)
         spawn(self._renewal.run(), self._tasks)
+        spawn(self._watch.run(), self._tasks)
         for topic in self._subscriptions:
             route = session.known_route(topic)
             if route is not None:
@@ -229,7 +245,7 @@ class PopConsumer:
 
     async def _stop(self) -> None:
         self._stopping = True
-        await cancel(self._loops.values())
+        await cancel(self._loops)
         await self._calls.end(self._stop_timeout_s)
         await cancel(self._working)
         await cancel(self._tasks)
@@ -259,16 +275,16 @@ class PopConsumer:
 
     def _popped(self) -> dict[MessageQueue, PopProcessQueueInfo]:
         return {
-            MessageQueue(*place, ANY_QUEUE): PopProcessQueueInfo(
-                wait_ack_count=len(self._held.get(place, ())), last_pop_timestamp=popped_ms
-            )
-            for place, popped_ms in self._popped_ms.items()
+            queue: PopProcessQueueInfo(wait_ack_count=len(place.held), last_pop_timestamp=place.last_pop_ms)
+            for queue, place in self._places.items()
+            if place.last_pop_ms
         }
 
     # -- popping: a loop for each broker of each topic
 
     def _route_changed(self, topic: str, route: TopicRoute) -> None:
         self._heartbeats.route_changed(route)
+        self._watch.route_changed(topic, route)
         if self._started and not self._stopping and topic in self._subscriptions:
             try:
                 self._follow(topic, route)
@@ -277,23 +293,38 @@ class PopConsumer:
 
     def _follow(self, topic: str, route: TopicRoute) -> None:
         for name in brokers_to_pop(topic, route):
-            if (topic, name) not in self._loops:
-                task = asyncio.get_running_loop().create_task(self._pop_always(topic, name))
-                self._loops[topic, name] = task
+            queue = MessageQueue(topic, name, ANY_QUEUE)
+            if queue not in self._looping:
+                self._looping.add(queue)
+                spawn(self._pop_always(queue), self._loops)
 
-    async def _pop_always(self, topic: str, broker_name: str) -> None:
-        held = self._held.setdefault((topic, broker_name), {})
-        room = asyncio.Event()
+    async def _pop_always(self, queue: MessageQueue) -> None:
+        """Pop a broker until it leaves the route of the topic."""
+        place = self._places.setdefault(queue, _Place())
+        try:
+            await self._pop_from(queue, place)
+        finally:
+            self._looping.discard(queue)
+            if not place.held:
+                del self._places[queue]
+
+    def _is_there(self, queue: MessageQueue) -> bool:
+        route = self._session.known_route(queue.topic)
+        return route is not None and any(each.broker_name == queue.broker_name for each in route.read_queues)
+
+    async def _pop_from(self, queue: MessageQueue, place: _Place) -> None:
+        topic, broker_name = queue.topic, queue.broker_name
+        held, room = place.held, place.room
         data = self._subscriptions[topic].data
         loop = asyncio.get_running_loop()
-        while True:
+        while self._is_there(queue):
             left = self._max_cached - len(held)
             if left <= 0:
                 room.clear()
                 await room.wait()
                 continue
             began = loop.time()
-            self._popped_ms[topic, broker_name] = self._session.clock.now_ms()
+            place.last_pop_ms = self._session.clock.now_ms()
             try:
                 messages = await self._requests.pop(
                     broker_name,
@@ -303,30 +334,28 @@ class PopConsumer:
                     poll_ms=POLL_MS,
                 )
             except NetError as error:
-                log.info("pop of %s at %s: %s", topic, broker_name, error)
-                await self._refresh_after(OUTAGE_POLL_S, topic)
+                await self._pause(queue, f"pops at {broker_name} fail", error, OUTAGE_POLL_S)
                 continue
             except MQError as error:
                 if error.code == ResponseCode.POLLING_FULL:
                     await asyncio.sleep(FULL_PAUSE_S)
                     continue
-                log.warning("pop of %s at %s: %s", topic, broker_name, error)
-                await self._refresh_after(OUTAGE_POLL_S if error.stale_route else 1.0, topic)
+                pause_s = OUTAGE_POLL_S if error.stale_route else REFUSED_PAUSE_S
+                await self._pause(queue, f"pops of {topic} at {broker_name} are refused", error, pause_s)
                 continue
             except MessageFormatError as error:
                 log.error("messages of %s from %s cannot be read: %s", topic, broker_name, error)
                 await asyncio.sleep(UNREADABLE_PAUSE_S)
                 continue
+            self._outages.worked(broker_name, loop.time())
             # Long polling: the messages were popped when the answer was sent, not when we asked.
             popped_at = max(began, loop.time() - 1.0)
             flying = self._renewal.hold(messages, popped_at)
             held.update(dict.fromkeys(flying))
             self._dispatch(topic, flying, held, room)
 
-    async def _refresh_after(self, pause_s: float, topic: str) -> None:
-        await asyncio.sleep(pause_s)
-        with contextlib.suppress(NetError, MQError):  # the old route is tried again
-            await self._session.refresh(topic)
+    async def _pause(self, queue: MessageQueue, what: str, error: NetError | MQError, pause_s: float) -> None:
+        await pause(self._outages, self._session, queue.topic, queue.broker_name, what, error, pause_s)
 
     # -- handling
 

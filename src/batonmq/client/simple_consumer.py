@@ -7,6 +7,7 @@ by then are delivered again. Nothing is assigned to clients: every client of the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import ssl
 from collections.abc import Iterable
@@ -21,6 +22,8 @@ from batonmq.client.pop.requests import PopOptions, PopRequests
 from batonmq.client.pop.sources import Source, Sources, log
 from batonmq.client.pop.tools import PopTools
 from batonmq.client.push.heartbeats import Heartbeats
+from batonmq.client.push.outages import LASTING_PAUSE_S, Outages
+from batonmq.client.push.route_watch import RouteWatch
 from batonmq.client.push.tasks import cancel, spawn
 from batonmq.client.session import ClientSession
 from batonmq.common.clock import Clock
@@ -127,7 +130,9 @@ class SimpleConsumer:
         )
         self._tools.bind(dispatcher)
         self._waiting = 0
-        self._sources = Sources(session, self._requests, self._data, lambda: self._waiting > 0)
+        self._outages = Outages()
+        self._sources = Sources(session, self._requests, self._outages, self._data, lambda: self._waiting > 0)
+        self._watch = RouteWatch(session, self._outages, self._sources.queues)
         self._late: list[_Late] = []
         self._pops: set[asyncio.Task[list[MessageExt]]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -152,6 +157,7 @@ class SimpleConsumer:
         self._started = True
         self._tools.start_ms = self._session.clock.now_ms()
         spawn(self._heartbeats.run(), self._tasks)
+        spawn(self._watch.run(), self._tasks)
 
     async def close(self) -> None:
         """Leave the group. Messages that were received and not acknowledged come again, to other clients."""
@@ -229,6 +235,7 @@ class SimpleConsumer:
         answered = False
         while True:
             failure: Exception | None = None
+            failing: list[Source] = []
             ready = self._sources.ready
             topics = list(self._subscriptions)
             for topic in topics:
@@ -240,15 +247,15 @@ class SimpleConsumer:
                     continue
                 try:
                     messages = await self._pop(source, count, hidden_ms)
-                except NetError as error:
-                    failure = error
-                    continue
-                except MQError as error:
-                    if not error.retryable:
+                except (NetError, MQError) as error:
+                    if isinstance(error, MQError) and not error.retryable:
                         raise
                     failure = error
+                    failing.append(source)
+                    self._outages.failed(source.broker_name, loop.time())
                     continue
                 answered = True
+                self._outages.worked(source.broker_name, loop.time())
                 if messages:
                     return messages
                 self._sources.empty(source)
@@ -258,9 +265,14 @@ class SimpleConsumer:
                     raise failure
                 return []
             if failure is not None:
-                await asyncio.sleep(min(OUTAGE_POLL_S, left_s))
-                for topic in topics:
-                    await self._session.refresh_or_known(topic)
+                lasts = all(self._outages.lasts(source.broker_name) for source in failing)
+                pause_s = LASTING_PAUSE_S if lasts else OUTAGE_POLL_S
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(min(pause_s, left_s)):
+                        await ready.wait()
+                if not lasts:  # else `RouteWatch` asks
+                    for topic in dict.fromkeys(source.topic for source in failing):
+                        await self._session.refresh_or_known(topic)
                 continue
             try:
                 async with asyncio.timeout(left_s):
@@ -354,6 +366,7 @@ class SimpleConsumer:
 
     def _route_changed(self, topic: str, route: TopicRoute) -> None:
         self._heartbeats.route_changed(route)
+        self._watch.route_changed(topic, route)
         self._sources.notify()
 
 

@@ -33,6 +33,8 @@ from batonmq.protocol.tags import matches
 
 POLL_MARGIN_MS = 10_000
 """How much longer than the poll time the answer of a long poll may take."""
+ANY_QUEUE = -1
+"""Queue id of a broker that is popped as a whole."""
 TO_DEAD_LETTERS = -1
 """The delay level that means the dead letter topic (`CONSUMER_SEND_MSG_BACK`)."""
 
@@ -81,7 +83,7 @@ class PopRequests:
         header = PopMessage(
             consumer_group=self._group,
             topic=topic,
-            queue_id=-1,
+            queue_id=ANY_QUEUE,
             max_msg_nums=count,
             invisible_time=invisible_ms,
             poll_time=poll_ms,
@@ -124,7 +126,7 @@ class PopRequests:
         header = Notification(
             consumer_group=self._group,
             topic=subscription.topic,
-            queue_id=-1,
+            queue_id=ANY_QUEUE,
             poll_time=poll_ms,
             born_time=self._session.clock.now_ms(),
             order=self._options.ordered,

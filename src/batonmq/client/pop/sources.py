@@ -11,11 +11,13 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from batonmq.client.pop.requests import PopRequests
+from batonmq.client.pop.requests import ANY_QUEUE, PopRequests
+from batonmq.client.push.outages import Outages, pause
 from batonmq.client.push.tasks import cancel, spawn
 from batonmq.client.session import ClientSession
 from batonmq.net.errors import NetError
 from batonmq.protocol.bodies.clients import SubscriptionData
+from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.routing.routes import TopicRoute
@@ -61,11 +63,13 @@ class Sources:
         self,
         session: ClientSession,
         requests: PopRequests,
+        outages: Outages,
         subscription: Callable[[str], SubscriptionData | None],
         waiting: Callable[[], bool],
     ) -> None:
         self._session = session
         self._requests = requests
+        self._outages = outages
         self._subscription = subscription
         self._waiting = waiting
         self._sources: dict[tuple[str, str], Source] = {}
@@ -91,6 +95,10 @@ class Sources:
         begin = self._turn % len(found) if found else 0
         return found[begin:] + found[:begin]
 
+    def queues(self) -> list[MessageQueue]:
+        """The sources that were asked for last, as `RouteWatch` knows brokers of topics."""
+        return [MessageQueue(topic, name, ANY_QUEUE) for topic, name in self._sources]
+
     def empty(self, source: Source) -> None:
         """A pop brought nothing: watch the source."""
         source.may_have = False
@@ -108,17 +116,25 @@ class Sources:
 
     async def _watch(self, source: Source) -> None:
         try:
-            while self._waiting():
+            while self._waiting() and self._sources.get((source.topic, source.broker_name)) is source:
                 subscription = self._subscription(source.topic)
                 if subscription is None:
                     return
                 try:
                     if await self._requests.has_messages(source.broker_name, subscription, WATCH_MS):
                         return
+                    self._outages.worked(source.broker_name, asyncio.get_running_loop().time())
                 except NetError as error:
-                    log.info("waiting for messages of %s at %s: %s", source.topic, source.broker_name, error)
-                    await asyncio.sleep(OUTAGE_POLL_S)
-                    await self._refresh(source.topic)
+                    what = f"waiting for messages at {source.broker_name} fails"
+                    await pause(
+                        self._outages,
+                        self._session,
+                        source.topic,
+                        source.broker_name,
+                        what,
+                        error,
+                        OUTAGE_POLL_S,
+                    )
                 except MQError as error:
                     if error.code not in (ResponseCode.POLLING_FULL, ResponseCode.POLLING_TIMEOUT):
                         log.info(

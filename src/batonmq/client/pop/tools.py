@@ -31,9 +31,6 @@ from batonmq.protocol.headers.client import (
 )
 from batonmq.protocol.json import decode, encode
 
-ANY_QUEUE = -1
-"""Queue id of a broker that is popped as a whole."""
-
 
 class PopTools:
     """Answers them, for as long as there are connections.

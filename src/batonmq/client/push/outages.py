@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 
 from batonmq.client.push.tasks import log
+from batonmq.net.errors import NetError
+from batonmq.protocol.errors import MQError
+from batonmq.routing.session import Session
 
 LOG_INTERVAL_S = 10.0
 """One line for each broker and kind of failure in this time, however many queues it concerns."""
 QUICK_S = 10.0
 """So long a lost master is looked for at full pace: most switches are over by then. See `RouteWatch`."""
+
+LASTING_PAUSE_S = 1.0
+"""Before a broker that is away for longer than that is tried again."""
 
 
 class Outages:
@@ -51,3 +59,26 @@ class Outages:
         if last is not None and self._failing.get(broker, (now, now))[0] <= last[0]:
             level = max(level, logging.WARNING)
         log.log(level, "%s: %s%s", what, error, more)
+
+
+async def pause(
+    outages: Outages,
+    session: Session,
+    topic: str,
+    broker: str,
+    what: str,
+    error: NetError | MQError,
+    pause_s: float,
+) -> None:
+    """After a failure, which is noted and logged: wait, and ask for the route. `RouteWatch` asks instead once
+    the broker is away for long: it does so once a second, and not for each queue."""
+    now = asyncio.get_running_loop().time()
+    outages.failed(broker, now)
+    level = logging.WARNING if isinstance(error, MQError) else logging.INFO
+    outages.tell(broker, what, error, now, level)
+    if outages.lasts(broker):
+        await asyncio.sleep(LASTING_PAUSE_S)
+        return
+    await asyncio.sleep(pause_s)
+    with contextlib.suppress(NetError, MQError):  # the old route is tried again
+        await session.refresh(topic)

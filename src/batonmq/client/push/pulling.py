@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from dataclasses import dataclass
 
 from batonmq.client.push.assigned import Assigned
@@ -12,7 +11,7 @@ from batonmq.client.push.beginning import Beginning
 from batonmq.client.push.handling import Handling
 from batonmq.client.push.heartbeats import Heartbeats
 from batonmq.client.push.locks import QueueLocks
-from batonmq.client.push.outages import Outages
+from batonmq.client.push.outages import Outages, pause
 from batonmq.client.push.retries import DEAD_LETTER, SendBack
 from batonmq.client.push.subscriptions import Subscriptions
 from batonmq.client.push.tasks import log, spawn
@@ -50,8 +49,7 @@ UNREADABLE_RETRY_S = 5.0
 UNREADABLE_ATTEMPTS = 3
 """How often such an answer is asked for until its records are left out."""
 REFUSED_PAUSE_S = 1.0
-"""Before the next pull from a broker that refuses them, has nothing while its master is away, or is away for
-long itself."""
+"""Before the next pull from a broker that refuses them, or has nothing while its master is away."""
 GIVE_UP_RETRY_S = 5.0
 """A message for the dead-letter topic that its broker did not take is sent again after this time."""
 
@@ -116,33 +114,25 @@ class Puller:
                     continue
                 await self._pull(held)
             except NetError as error:
-                await self._failed(held.queue, error, OUTAGE_POLL_S, logging.INFO)
+                await self._failed(held.queue, error, OUTAGE_POLL_S)
             except MQError as error:
                 if error.code in (ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST):
                     self._heartbeats.soon()
                 pause_s = OUTAGE_POLL_S if error.stale_route else REFUSED_PAUSE_S
-                await self._failed(held.queue, error, pause_s, logging.WARNING)
+                await self._failed(held.queue, error, pause_s)
             except MessageFormatError as error:
                 log.error("%s at %d: %s", held.queue, held.buffer.next_offset, error)
                 await asyncio.sleep(UNREADABLE_RETRY_S)
 
-    async def _failed(self, queue: MessageQueue, error: Exception, pause_s: float, level: int) -> None:
-        """Wait, and ask for the route. `RouteWatch` asks instead once the broker is away for long: it does so
-        once a second, and not for each queue."""
-        now = asyncio.get_running_loop().time()
+    async def _failed(self, queue: MessageQueue, error: NetError | MQError, pause_s: float) -> None:
         route = self._session.known_route(queue.topic)
         broker = (route.broker_of(queue) if route is not None else "") or queue.broker_name
-        self._outages.failed(broker, now)
         what = (
             f"of {queue.topic} from {broker} are refused"
             if isinstance(error, MQError)
             else f"from {broker} fail"
         )
-        self._outages.tell(broker, f"pulls {what}", error, now, level)
-        if self._outages.lasts(broker):
-            await asyncio.sleep(REFUSED_PAUSE_S)
-        else:
-            await self._refresh_after(queue, pause_s)
+        await pause(self._outages, self._session, queue.topic, broker, f"pulls {what}", error, pause_s)
 
     async def _refresh_after(self, queue: MessageQueue, patience_s: float) -> None:
         await asyncio.sleep(patience_s)

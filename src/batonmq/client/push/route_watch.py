@@ -8,9 +8,8 @@ look at the routes, after up to 30 s.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable
 
-from batonmq.client.push.assigned import Assigned
 from batonmq.client.push.outages import Outages
 from batonmq.client.push.tasks import log
 from batonmq.net.errors import NetError
@@ -29,10 +28,13 @@ request a second for ever; the ordinary poll still finds it."""
 class RouteWatch:
     """Asks for the routes of topics of which a broker is away, one topic every `WATCH_INTERVAL_S`."""
 
-    def __init__(self, session: Session, outages: Outages, assigned: Mapping[MessageQueue, Assigned]) -> None:
+    def __init__(
+        self, session: Session, outages: Outages, queues: Callable[[], Iterable[MessageQueue]]
+    ) -> None:
+        """``queues``: those that are read now."""
         self._session = session
         self._outages = outages
-        self._assigned = assigned
+        self._queues = queues
         self._brokers: dict[str, set[str]] = {}
         """Topic → the broker sets that were in its last route."""
         self._missing: dict[tuple[str, str], float] = {}
@@ -68,7 +70,7 @@ class RouteWatch:
         now = asyncio.get_running_loop().time()
         self._missing = {key: since for key, since in self._missing.items() if now - since < MISSING_S}
         topics = {topic for topic, _ in self._missing}
-        for queue in self._assigned:
+        for queue in self._queues():
             route = self._session.known_route(queue.topic)
             if route is None or queue.topic in topics:
                 continue
