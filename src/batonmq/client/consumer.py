@@ -157,6 +157,7 @@ class Consumer:
             locks=self._locks,
             handling=self._handling,
             send_back=send_back,
+            reset=lambda offsets: self._assignment.reset(offsets),
         )
         self._assignment = Assignment(
             session,

@@ -30,10 +30,6 @@ class ProcessQueue:
         for message in messages:
             self._size -= self._held.pop(message.queue_offset, 0)
 
-    def restart(self) -> None:
-        """Pulling goes on elsewhere: what was pulled before says nothing about what may be committed."""
-        self._highest = -1
-
     @property
     def begun(self) -> bool:
         """Whether messages were pulled."""
@@ -52,7 +48,8 @@ class ProcessQueue:
     @property
     def commit_offset(self) -> int:
         """All messages below this offset are done."""
-        # Offsets were added in ascending order, so that the first key is the least.
+        # Offsets are added in ascending order, so that the first key is the least: a queue that moves back is
+        # taken again, with another buffer.
         return next(iter(self._held)) if self._held else max(self.next_offset, self._highest + 1)
 
     def is_full(self, max_count: int, max_size: int, max_span: int) -> bool:

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from batonmq.client.consumer import Consumer
-from batonmq.client.push import locks
+from batonmq.client.push import locks, pulling
 from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.codes import RequestCode
 from batonmq.protocol.message.record import MessageExt
@@ -140,6 +140,44 @@ async def test_a_reset_waits_for_the_call_that_works_in_order() -> None:
             worker.gate.set()
             await until(lambda: worker.ended == [b"0", b"2"])
         assert broker.log.offsets["g", MessageQueue("t", "a", 0)] == 3
+
+
+@pytest.mark.parametrize("first", [4, 2])
+async def test_a_queue_that_moved_back_commits_nothing_that_is_unfinished(
+    first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``first``: the first message that is not done when the queue moves back from 8 to 4."""
+    monkeypatch.setattr(pulling, "MOVED_BACK_PATIENCE_S", 0.3)
+    async with FakeCluster() as cluster:
+        broker = await cluster.broker("a")
+        cluster.topic("t", a=1)
+        await fill(cluster, 8)
+        queue = MessageQueue("t", "a", 0)
+        gates = {True: asyncio.Event(), False: asyncio.Event()}
+        begun: list[tuple[bytes, bool]] = []
+        lost = True
+
+        async def handle(message: MessageExt) -> None:
+            of_lost = lost
+            begun.append((message.body, of_lost))
+            if not (of_lost and int(message.body) < first):
+                await gates[of_lost].wait()
+
+        consumer = Consumer("g", cluster.namesrv, from_where=FIRST, commit_interval_ms=20, stop_timeout_s=1)
+        consumer.subscribe("t", "*", handle)
+        async with consumer:
+            await until(lambda: len(begun) == 8)
+            lost = False
+            del broker.log.records[queue][4:]  # a failover lost them
+            held = consumer._assignment.queues[queue]
+            await until(lambda: held.dropped, timeout_s=10)
+            await fill(cluster, 4)
+            await until(lambda: len(begun) == 16 - first)
+            gates[True].set()  # messages that were lost are done; those with their offsets are not
+            await asyncio.sleep(0.2)
+            assert broker.log.offsets["g", queue] == first
+            gates[False].set()
+            await until(lambda: broker.log.offsets["g", queue] == 8)
 
 
 async def test_a_rebalance_does_not_undo_a_reset_that_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:

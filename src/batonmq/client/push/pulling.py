@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from batonmq.client.push.assigned import Assigned
@@ -69,7 +70,10 @@ class PullLimits:
 
 
 class Puller:
-    """Keeps the buffers of queues filled; ``locks`` is None unless they are consumed in order."""
+    """Keeps the buffers of queues filled; ``locks`` is None unless they are consumed in order.
+
+    ``reset`` has queues given up and taken again at other offsets.
+    """
 
     def __init__(
         self,
@@ -85,6 +89,7 @@ class Puller:
         locks: QueueLocks | None,
         handling: Handling,
         send_back: SendBack,
+        reset: Callable[[Mapping[MessageQueue, int]], None],
     ) -> None:
         self._session = session
         self._group = group
@@ -98,6 +103,7 @@ class Puller:
         self._locks = locks
         self._handling = handling
         self._send_back = send_back
+        self._reset = reset
 
     async def run(self, held: Assigned) -> None:
         """Keep one queue's buffer filled, across whatever happens to its broker."""
@@ -190,10 +196,14 @@ class Puller:
         held.replica_id = found.suggest_which_broker_id
         held.moved_back_since = None
         if answer.code == _MOVED:
-            buffer.restart()
             log.warning(
                 "%s: no offset %d, going on at %d", queue, buffer.next_offset, found.next_begin_offset
             )
+            if found.next_begin_offset < buffer.next_offset:
+                # Messages that are handled now may have the offsets of those that are pulled next. What lies
+                # before and is not done comes again.
+                self._reset({queue: min(buffer.commit_offset, found.next_begin_offset)})
+                return
         if answer.code == _FOUND:
             body = answer.body
             if found.offset_delta is not None:
