@@ -13,7 +13,7 @@ import random
 import ssl
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from batonmq.client.filter import Expression, subscription_data
 from batonmq.client.hooks import Hook
@@ -30,7 +30,13 @@ from batonmq.client.push.pulling import Puller, PullLimits
 from batonmq.client.push.requests import BrokerRequests
 from batonmq.client.push.retries import RetryLater, SendBack
 from batonmq.client.push.route_watch import RouteWatch
-from batonmq.client.push.subscriptions import BatchHandler, Handler, Subscription, for_retried, one_by_one
+from batonmq.client.push.subscriptions import (
+    BatchHandler,
+    Handler,
+    Subscription,
+    for_retried,
+    subscription_of,
+)
 from batonmq.client.push.tasks import cancel, spawn
 from batonmq.client.replies import Replies
 from batonmq.client.session import ClientSession
@@ -204,7 +210,8 @@ class Consumer:
         called with a list of up to so many messages, which succeed or fail together.
 
         Raises:
-            ValueError: the topic is subscribed already or a light queue, or the expression names no tag.
+            ValueError: the topic is subscribed already or a light queue, the expression names no tag, or
+                ``batch_size`` is less than 1.
             MQError: the topic's name is not allowed.
         """
         if self._started:
@@ -213,8 +220,7 @@ class Consumer:
         if topic in self._subscriptions:
             raise ValueError(f"{topic} is subscribed already")
         data = subscription_data(topic, expression, self._session.clock.now_ms())
-        call: Any = handler if batch_size is not None else one_by_one(handler)
-        self._subscriptions[topic] = Subscription(data, call, batch_size if batch_size is not None else 1)
+        self._subscriptions[topic] = subscription_of(data, handler, batch_size)
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -13,7 +13,7 @@ import ssl
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from batonmq.client.filter import Expression, subscription_data
 from batonmq.client.hooks import Hook
@@ -28,7 +28,7 @@ from batonmq.client.push.heartbeats import Heartbeats, find_topics
 from batonmq.client.push.outages import Outages, pause
 from batonmq.client.push.retries import DEFAULT_MAX_RECONSUME, RetryLater
 from batonmq.client.push.route_watch import RouteWatch
-from batonmq.client.push.subscriptions import BatchHandler, Handler, Subscription, one_by_one
+from batonmq.client.push.subscriptions import BatchHandler, Handler, Subscription, subscription_of
 from batonmq.client.push.tasks import cancel, log, spawn
 from batonmq.client.replies import Replies
 from batonmq.client.session import ClientSession
@@ -84,6 +84,7 @@ class PopConsumer:
     Args:
         invisible_duration: how long a message is hidden from others at a time; while it waits here or its
             handler works, that is renewed. When this client crashes, its messages come again after this time.
+        from_where: FIRST_OFFSET or LAST_OFFSET, where a group that never consumed begins.
         renew_limit: a handler that works longer than this shares its message with other clients.
         orderly: messages of a queue in order: a message that fails comes again before those behind it.
         concurrency: handler calls at the same time (with ``orderly`` one for each queue).
@@ -121,6 +122,8 @@ class PopConsumer:
         check_group(group)
         if not 1 <= pop_batch_size <= MAX_MESSAGES:
             raise ValueError(f"pop_batch_size is {pop_batch_size}, 1 to {MAX_MESSAGES} are possible")
+        if from_where is ConsumeFromWhere.TIMESTAMP:
+            raise ValueError("a pop begins at FIRST_OFFSET or LAST_OFFSET, not at a TIMESTAMP")
         self.group = group
         dispatcher = Dispatcher()
         session = self._session = ClientSession(
@@ -195,8 +198,7 @@ class PopConsumer:
         if topic in self._subscriptions:
             raise ValueError(f"{topic} is subscribed already")
         data = subscription_data(topic, expression, self._session.clock.now_ms())
-        call: Any = handler if batch_size is not None else one_by_one(handler)
-        self._subscriptions[topic] = Subscription(data, call, batch_size if batch_size is not None else 1)
+        self._subscriptions[topic] = subscription_of(data, handler, batch_size)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -245,13 +247,15 @@ class PopConsumer:
 
     async def _stop(self) -> None:
         self._stopping = True
-        await cancel(self._loops)
         await self._calls.end(self._stop_timeout_s)
         await cancel(self._working)
         await cancel(self._tasks)
         if self._started:
             await self._acks.end(self._stop_timeout_s)
-            await asyncio.gather(*(self._later(one, 0.001, suspend=True) for one in self._unhandled))
+            await self._give_back(self._unhandled)
+        # A broker drops a pop that waits there when the connection is closed, and not before.
+        await cancel(self._loops)
+        if self._started:
             await self._heartbeats.say_goodbye()
         await self._session.close()
 
@@ -317,7 +321,7 @@ class PopConsumer:
         held, room = place.held, place.room
         data = self._subscriptions[topic].data
         loop = asyncio.get_running_loop()
-        while self._is_there(queue):
+        while not self._stopping and self._is_there(queue):
             left = self._max_cached - len(held)
             if left <= 0:
                 room.clear()
@@ -351,6 +355,11 @@ class PopConsumer:
             # Long polling: the messages were popped when the answer was sent, not when we asked.
             popped_at = max(began, loop.time() - 1.0)
             flying = self._renewal.hold(messages, popped_at)
+            if self._stopping:
+                for one in flying:
+                    self._renewal.release(one)
+                await self._give_back(flying)
+                return
             held.update(dict.fromkeys(flying))
             self._dispatch(topic, flying, held, room)
 
@@ -446,6 +455,9 @@ class PopConsumer:
 
     def _delay_s(self, level: int, message: MessageExt) -> int:
         return retry_delay_s(level, message.reconsume_times, ordered=self._orderly)
+
+    async def _give_back(self, unhandled: list[InFlight]) -> None:
+        await asyncio.gather(*(self._later(one, 0.001, suspend=True) for one in unhandled))
 
     async def _later(self, one: InFlight, delay_s: float, *, suspend: bool = False) -> None:
         try:

@@ -95,6 +95,8 @@ class SimpleConsumer:
     ) -> None:
         check_group(group)
         self.group = group
+        if from_where is ConsumeFromWhere.TIMESTAMP:
+            raise ValueError("a pop begins at FIRST_OFFSET or LAST_OFFSET, not at a TIMESTAMP")
         self._invisible_ms = invisible_ms(invisible_duration)
         dispatcher = Dispatcher()
         session = self._session = ClientSession(

@@ -644,6 +644,8 @@ async def test_what_cannot_be_subscribed() -> None:
         consumer.subscribe("t", "*", lambda message: None)
     with pytest.raises(MQError, match="illegal"):
         consumer.subscribe("a b", "*", lambda message: None)
+    with pytest.raises(ValueError, match="batch_size is 0"):
+        consumer.subscribe("u", "*", lambda messages: None, batch_size=0)
     with pytest.raises(NetError):
         await consumer.start()
     with pytest.raises(MQError, match="illegal"):

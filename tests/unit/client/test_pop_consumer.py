@@ -15,6 +15,7 @@ from batonmq.client.pop.received import batch_acks, fits_a_batch
 from batonmq.client.pop_consumer import PopConsumer
 from batonmq.client.producer import Producer
 from batonmq.client.push.retries import RetryLater
+from batonmq.client.simple_consumer import SimpleConsumer
 from batonmq.protocol.bodies.clients import (
     ConsumeFromWhere,
     ConsumeMessageDirectlyResult,
@@ -272,6 +273,32 @@ async def test_stop_gives_back_what_no_handler_has_begun() -> None:
         assert all(change.suspend for change in broker.changes), "that was no failed attempt"
 
 
+async def test_stop_gives_back_what_a_broker_hands_out_meanwhile() -> None:
+    async with FakeCluster() as cluster:
+        broker = await cluster.broker_of(PopBroker, "a")
+        cluster.topic("t", a=1)
+        await fill(cluster, 1, queues=1)
+        begun, gate = asyncio.Event(), asyncio.Event()
+
+        async def handle(message: MessageExt) -> None:
+            begun.set()
+            await gate.wait()
+
+        consumer = consumer_of(cluster, handle)
+        await consumer.start()
+        await begun.wait()
+        await asyncio.sleep(0.05)  # the next pop waits at the broker
+        stopping = asyncio.create_task(consumer.stop())
+        await asyncio.sleep(0.05)
+        await fill(cluster, 1, queues=1)
+        await until(lambda: broker.popped == 2)
+        await asyncio.sleep(0.05)
+        gate.set()
+        await stopping
+        assert broker.acks == [("t", 0, 0)]
+        assert [(change.offset, change.invisible_time) for change in broker.changes] == [(1, 1)]
+
+
 async def test_popping_goes_on_at_the_next_master() -> None:
     async with FakeCluster() as cluster:
         old, new = await cluster.broker_of(PopBroker, "a"), await cluster.broker_of(PopBroker, "a", 1)
@@ -322,6 +349,12 @@ def record(body: bytes, topic: str = "t", sys_flag: int = 0) -> bytes:
         topic=topic, queue_id=0, body=body, sys_flag=sys_flag, store_host=pack_host("10.0.0.1", 1)
     )
     return encode_record(stored, queue_offset=9, physical_offset=9, store_timestamp=1)
+
+
+def test_a_pop_that_begins_at_a_time_is_refused() -> None:
+    for kind in (PopConsumer, SimpleConsumer):
+        with pytest.raises(ValueError, match="TIMESTAMP"):
+            kind("g", "127.0.0.1:1", from_where=ConsumeFromWhere.TIMESTAMP)
 
 
 async def test_tools_see_what_a_pop_consumer_does() -> None:

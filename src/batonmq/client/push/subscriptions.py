@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, cast
 
 from batonmq.protocol.bodies.clients import SubscriptionData
 from batonmq.protocol.message.record import MessageExt
@@ -36,6 +36,18 @@ Subscriptions: TypeAlias = Mapping[str, Subscription]
 
 def one_by_one(handler: Any) -> Callable[[list[MessageExt]], Any]:
     return lambda messages: handler(messages[0])
+
+
+def subscription_of(
+    data: SubscriptionData, handler: Handler | BatchHandler, batch_size: int | None
+) -> Subscription:
+    """One message a call, or with ``batch_size`` a list of up to so many. Raises ValueError if that is less
+    than 1."""
+    if batch_size is None:
+        return Subscription(data, one_by_one(handler), 1)
+    if batch_size < 1:
+        raise ValueError(f"batch_size is {batch_size}")
+    return Subscription(data, cast(BatchHandler, handler), batch_size)
 
 
 async def call(handler: Callable[[list[MessageExt]], Any], messages: list[MessageExt]) -> None:
