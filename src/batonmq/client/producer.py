@@ -179,7 +179,7 @@ class Producer:
         return self._session.client_id
 
     async def close(self) -> None:
-        """Leave the group and close all connections. Sends under way fail."""
+        """Leave the group and close all connections. Sends under way fail (`SendFailed`)."""
         if self._session.closed:
             return
         self._requests.close()
@@ -210,7 +210,8 @@ class Producer:
             MQError: a broker refused it, or would (MESSAGE_ILLEGAL, checked before sending); the topic has no
                 writable queue (NO_PERMISSION).
             NotSafelyStored: the master has it, but the disk or the replicas did not follow in time.
-            SendFailed: no acknowledgement within the timeout; the message may be stored or not.
+            SendFailed: no acknowledgement within the timeout, or before the producer was closed; the message
+                may be stored or not.
             TopicNotExistError: nobody knows the topic (and ``auto_create`` does not help).
         """
         if not self._hooks:
@@ -273,6 +274,8 @@ class Producer:
         properties = head.encoded_properties(system).decode()
         born = str(session.clock.now_ms())
         while True:
+            if session.closed:
+                raise SendFailed(topic, attempts, session.closed_error(), maybe_stored) from failure
             if route is None:
                 route, failure = await self._route(topic, failure)
             if route is not None and queue is None:

@@ -303,6 +303,8 @@ class QueueReader:
         failure: Exception = ConnectFailed(str(queue), "has no master")
         route = await self._known_route(queue.topic)
         while True:
+            if session.closed:
+                raise session.closed_error() from failure
             left_ms = (deadline - loop.time()) * 1000
             if left_ms <= 0:
                 raise failure
@@ -344,6 +346,7 @@ class QueueReader:
             try:
                 return await self._session.refresh(topic)
             except (NetError, StaleRouteError) as error:
-                if isinstance(error, TopicNotExistError) or loop.time() > deadline:
+                gives_up = loop.time() > deadline or self._session.closed
+                if gives_up or isinstance(error, TopicNotExistError):
                     raise
             await asyncio.sleep(OUTAGE_POLL_S)

@@ -138,7 +138,7 @@ class SimpleConsumer:
         self._late: list[_Late] = []
         self._pops: set[asyncio.Task[list[MessageExt]]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._started = False
+        self._started = self._closing = False
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -165,6 +165,8 @@ class SimpleConsumer:
         """Leave the group. Messages that were received and not acknowledged come again, to other clients."""
         if self._session.closed:
             return
+        self._closing = True
+        self._sources.notify()
         await cancel(self._tasks)
         await self._sources.close()
         if self._pops:
@@ -214,7 +216,7 @@ class SimpleConsumer:
         Raises:
             TopicNotExistError: a subscribed topic does not exist.
             MQError: a broker refuses, for one because it does not know the SQL expression; a topic is static.
-            NetError: no broker answered within ``wait``.
+            NetError: no broker answered within ``wait``, or the consumer is closed.
         """
         if max_messages < 1:
             raise ValueError(f"max_messages is {max_messages}")
@@ -236,6 +238,8 @@ class SimpleConsumer:
         deadline = loop.time() + wait_s
         answered = False
         while True:
+            if self._closing:
+                raise self._session.closed_error()
             failure: Exception | None = None
             failing: list[Source] = []
             ready = self._sources.ready
@@ -301,10 +305,14 @@ class SimpleConsumer:
         self._pops.add(pop)
         pop.add_done_callback(self._pops.discard)
         try:
-            return await asyncio.shield(pop)
+            await asyncio.wait([pop])
         except asyncio.CancelledError:
             pop.add_done_callback(lambda done: self._keep(done, began + hidden_ms / 2000))
             raise
+        if pop.cancelled():
+            raise self._session.closed_error()
+        try:
+            return pop.result()
         except MessageFormatError as error:
             # They come again after their invisible time, perhaps to a client that can read them.
             log.error("messages of %s from %s cannot be read: %s", source.topic, source.broker_name, error)

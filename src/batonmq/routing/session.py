@@ -17,7 +17,7 @@ from batonmq.common.clock import Clock, SystemClock
 from batonmq.net.client import RemotingClient
 from batonmq.net.connection import Response
 from batonmq.net.dispatch import Body, Dispatcher
-from batonmq.net.errors import ConnectFailed, NetError
+from batonmq.net.errors import ConnectFailed, ConnectionLost, NetError
 from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.bodies.routes import ClusterInfo, TopicRouteData
 from batonmq.protocol.errors import MQError, TopicNotExistError
@@ -88,6 +88,10 @@ class Session:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.net.close()
 
+    def closed_error(self) -> ConnectionLost:
+        """What fails because this session was closed."""
+        return ConnectionLost(";".join(self.name_servers.addresses), "this client is closed")
+
     # -- routes
 
     def known_route(self, topic: str) -> TopicRoute | None:
@@ -110,13 +114,19 @@ class Session:
         Raises:
             TopicNotExistError: no name server knows the topic.
             NoNameServer: no name server answered.
+            ConnectionLost: the session is closed, or was closed meanwhile.
         """
+        if self.closed:
+            raise self.closed_error()
         task = self._asking.get(topic)
         if task is None:
             task = asyncio.get_running_loop().create_task(self._ask(topic, fallback))
             self._asking[topic] = task
             task.add_done_callback(lambda done: self._asked(topic, done))
-        return await asyncio.shield(task)
+        await asyncio.wait([task])  # a caller that is cancelled leaves the request to the others
+        if task.cancelled():
+            raise self.closed_error()
+        return task.result()
 
     def _asked(self, topic: str, task: asyncio.Task[TopicRoute]) -> None:
         self._asking.pop(topic, None)
@@ -190,7 +200,7 @@ class Session:
     ) -> Response:
         """Call a broker's master, following it to another replica within the timeout.
 
-        Raises the answer's `MQError`, or the last `NetError`.
+        Raises the answer's `MQError`, or the last `NetError`; `ConnectionLost` once the session is closed.
         """
         answer, _ = await self._call_following(
             broker_name, topic, lambda route: route.master(broker_name), header, body, timeout_ms
@@ -252,6 +262,8 @@ class Session:
         failure: Exception = ConnectFailed(name, "has no master")
         route = await self.route(topic)
         while True:
+            if self.closed:
+                raise self.closed_error() from failure
             address = choose(route)
             left_ms = (deadline - loop.time()) * 1000
             if left_ms <= 0:

@@ -274,6 +274,8 @@ class FakeCluster:
         self.mappings: dict[str, dict[str, TopicQueueMappingInfo]] = {}
         """What the brokers of a static topic register, by topic and broker name."""
         self.acting_master = False
+        self.silent = False
+        """The name server does not answer."""
         self.addresses: dict[str, dict[int, str]] = {}
         self.brokers: list[FakeBroker] = []
         self.logs: dict[str, Log] = {}
@@ -310,8 +312,10 @@ class FakeCluster:
     def topic(self, topic: str, **queues: int) -> None:
         self.topics[topic] = queues
 
-    def _route(self, request: Request, header: GetRouteInfo) -> Reply:
+    def _route(self, request: Request, header: GetRouteInfo) -> Reply | None:
         self.asked += 1
+        if self.silent:
+            return None
         if header.topic not in self.topics:
             raise MQError(ResponseCode.TOPIC_NOT_EXIST, f"no route info of {header.topic}")
         queues = self.topics[header.topic]
