@@ -5,22 +5,20 @@
     with sync.Producer("group", namesrv="127.0.0.1:9876") as producer:
         producer.send(sync.Message("orders", b"…"))
 
-Methods block and raise what the asynchronous ones raise. Objects may be used from several threads.
+Methods block and raise what the asynchronous ones raise. Objects may be used from several threads, but not
+from a process that was forked after they were made: there all methods raise RuntimeError.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
-
-import uvloop
 
 from batonmq.client import consumer as _consumer
 from batonmq.client import message_trace as _message_trace
@@ -31,12 +29,11 @@ from batonmq.client import simple_consumer as _simple_consumer
 from batonmq.client import transactions as _transactions
 from batonmq.client.filter import Expression, sql
 from batonmq.client.hooks import Delivery, Hook, Sending, TransactionEnd, TransactionState
+from batonmq.client.loop_thread import LoopThread
 from batonmq.client.message import Message, SendResult
 from batonmq.client.push.retries import RetryLater
-from batonmq.net.errors import NetError
 from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.codes import ALL_TAGS
-from batonmq.protocol.errors import MQError
 from batonmq.protocol.message.record import MessageExt
 from batonmq.protocol.signing import Credentials
 
@@ -58,48 +55,6 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-
-
-class _Loop:
-    """An event loop in a daemon thread."""
-
-    def __init__(self, name: str) -> None:
-        self._loop = uvloop.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
-        self._thread.start()
-        self._lock = threading.Lock()
-
-    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        with self._lock:
-            if self._loop.is_closed():
-                work.close()
-                raise RuntimeError("this client is closed")
-            return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    def call(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        if threading.current_thread() is self._thread:
-            raise RuntimeError("a blocking call from a handler: use the asynchronous client there")
-        return self.submit(function()).result()
-
-    def call_or_close(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """`call` for a start: where it fails because of the network, nothing is left behind."""
-        try:
-            self.call(function)
-        except (NetError, MQError):
-            self.close()
-            raise
-
-    def close(self) -> None:
-        with self._lock:
-            if self._loop.is_closed():
-                return
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
-
-    @property
-    def closed(self) -> bool:
-        return self._loop.is_closed()
 
 
 def _in_thread(function: Callable[[Any], T]) -> Callable[[Any], Coroutine[Any, Any, T]]:
@@ -124,7 +79,7 @@ class _Client:
 
     def __init__(self, inner: _Startable, name: str) -> None:
         self._inner = inner
-        self._loop = _Loop(f"batonmq-{name}")
+        self._loop = LoopThread(f"batonmq-{name}")
 
     def start(self) -> None:
         """Connect, and join the group if there is one; ``with`` does it. Raises `NoNameServer`."""
@@ -141,9 +96,7 @@ class _Client:
 
     def close(self) -> None:
         """Send what is collected, leave the group, and close all connections."""
-        if not self._loop.closed:
-            self._loop.call(self._inner.close)
-            self._loop.close()
+        self._loop.close(self._inner.close)
 
 
 class Producer(_Client):
@@ -237,7 +190,7 @@ class TransactionProducer(Producer):
 class Transaction:
     """The message of one local transaction; see `batonmq.TransactionProducer`."""
 
-    def __init__(self, inner: _transactions.Transaction, loop: _Loop) -> None:
+    def __init__(self, inner: _transactions.Transaction, loop: LoopThread) -> None:
         self._inner = inner
         self._loop = loop
 
@@ -274,7 +227,7 @@ class _PushConsumer:
 
     def __init__(self, inner: _consumer.Consumer | _pop_consumer.PopConsumer) -> None:
         self._inner = inner
-        self._loop = _Loop("batonmq-consumer")
+        self._loop = LoopThread("batonmq-consumer")
 
     def __enter__(self) -> Self:
         self.start()
@@ -315,9 +268,7 @@ class _PushConsumer:
 
     def stop(self) -> None:
         """Stop pulling, let running handlers end, commit, leave the group."""
-        if not self._loop.closed:
-            self._loop.call(self._inner.stop)
-            self._loop.close()
+        self._loop.close(self._inner.stop)
 
 
 class Consumer(_PushConsumer):

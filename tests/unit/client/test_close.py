@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
+from batonmq import sync
 from batonmq.client.errors import SendFailed
 from batonmq.client.message import Message
 from batonmq.client.producer import Producer
@@ -121,3 +123,31 @@ async def test_a_receive_fails(silent: bool) -> None:
         assert isinstance(error, ConnectionLost) and "this client is closed" in str(error)
         with pytest.raises(ConnectionLost, match="this client is closed"):
             await consumer.receive(wait=20)
+
+
+async def test_a_thread_that_waits_in_a_blocking_client_gets_its_error() -> None:
+    async with FakeCluster() as cluster:
+        broker = await cluster.broker_of(PopBroker, "a")
+        cluster.topic("t", a=1)
+
+        def blocking() -> None:
+            producer = sync.Producer("g", cluster.namesrv)
+            producer.send(Message("t", b"x"))
+            consumer = sync.SimpleConsumer("g", cluster.namesrv)
+            consumer.start()
+            consumer.subscribe("t")
+            broker.silent = True
+            future = producer.send_async(Message("t", b"y"), timeout_ms=10_000)
+            with ThreadPoolExecutor() as others:
+                send = others.submit(producer.send, Message("t", b"z"), timeout_ms=10_000)
+                receive = others.submit(consumer.receive, wait=20)
+                time.sleep(0.2)
+                producer.close()
+                for call in (future, send):
+                    with pytest.raises(SendFailed, match="this client is closed"):
+                        call.result(SOON_S)
+                consumer.close()
+                with pytest.raises(ConnectionLost, match="this client is closed"):
+                    receive.result(SOON_S)
+
+        await asyncio.to_thread(blocking)
