@@ -11,14 +11,12 @@ from a process that was forked after they were made: there all methods raise Run
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self
 
 from batonmq.client import consumer as _consumer
 from batonmq.client import message_trace as _message_trace
@@ -32,6 +30,7 @@ from batonmq.client.hooks import Delivery, Hook, Sending, TransactionEnd, Transa
 from batonmq.client.loop_thread import LoopThread
 from batonmq.client.message import Message, SendResult
 from batonmq.client.push.retries import RetryLater
+from batonmq.client.worker_threads import WorkerThreads
 from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.codes import ALL_TAGS
 from batonmq.protocol.message.record import MessageExt
@@ -54,17 +53,8 @@ __all__ = [
     "sql",
 ]
 
-T = TypeVar("T")
-
-
-def _in_thread(function: Callable[[Any], T]) -> Callable[[Any], Coroutine[Any, Any, T]]:
-    """Has a function called in a worker thread, with the context (a trace's, for one) of the caller."""
-
-    async def call(argument: Any) -> T:
-        context = contextvars.copy_context()
-        return await asyncio.get_running_loop().run_in_executor(None, context.run, function, argument)
-
-    return call
+ORDERLY_THREADS = 1_000
+"""Most handlers of an orderly consumer at a time: each of its queues may have one."""
 
 
 class _Startable(Protocol):
@@ -105,11 +95,7 @@ class Producer(_Client):
     _inner: _producer.Producer
 
     def __init__(self, group: str, namesrv: str | Iterable[str], **options: Any) -> None:
-        super().__init__(self._made(group, namesrv, **options), "producer")
-
-    @staticmethod
-    def _made(group: str, namesrv: str | Iterable[str], **options: Any) -> _producer.Producer:
-        return _producer.Producer(group, namesrv, **options)
+        super().__init__(_producer.Producer(group, namesrv, **options), "producer")
 
     def send(
         self,
@@ -168,17 +154,33 @@ class TransactionProducer(Producer):
 
     _inner: _transactions.TransactionProducer
 
-    @staticmethod
-    def _made(
+    def __init__(
+        self,
         group: str,
         namesrv: str | Iterable[str],
         *,
         check: Callable[[MessageExt], TransactionState] | None = None,
+        check_concurrency: int = 16,
         **options: Any,
-    ) -> _transactions.TransactionProducer:
+    ) -> None:
         if check is None:
             raise TypeError("a transaction producer needs check=")
-        return _transactions.TransactionProducer(group, namesrv, check=_in_thread(check), **options)
+        self._threads = WorkerThreads("batonmq-check", check_concurrency)
+        inner = _transactions.TransactionProducer(
+            group,
+            namesrv,
+            check=self._threads.calling(check),
+            check_concurrency=check_concurrency,
+            **options,
+        )
+        _Client.__init__(self, inner, "producer")
+
+    def close(self) -> None:
+        """Leave the group and close all connections. Open transactions are left to the brokers' checks."""
+        try:
+            super().close()
+        finally:
+            self._threads.close()
 
     def transaction(
         self, message: Message, *, queue: MessageQueue | None = None, timeout_ms: int | None = None
@@ -225,8 +227,11 @@ class Transaction:
 class _PushConsumer:
     """What both kinds of consumers with handlers have in common."""
 
-    def __init__(self, inner: _consumer.Consumer | _pop_consumer.PopConsumer) -> None:
+    def __init__(
+        self, inner: _consumer.Consumer | _pop_consumer.PopConsumer, orderly: bool, concurrency: int
+    ) -> None:
         self._inner = inner
+        self._threads = WorkerThreads("batonmq-handler", ORDERLY_THREADS if orderly else concurrency)
         self._loop = LoopThread("batonmq-consumer")
 
     def __enter__(self) -> Self:
@@ -246,8 +251,11 @@ class _PushConsumer:
         *,
         batch_size: int | None = None,
     ) -> None:
-        """Have a function called, in a worker thread, with each message of a topic."""
-        self._inner.subscribe(topic, expression, _in_thread(handler), batch_size=batch_size)
+        """Have a function called, in a worker thread, with each message of a topic.
+
+        Whatever it raises fails the message; `sys.exit()` ends nothing else.
+        """
+        self._inner.subscribe(topic, expression, self._threads.calling(handler), batch_size=batch_size)
 
     def reply(
         self,
@@ -268,21 +276,42 @@ class _PushConsumer:
 
     def stop(self) -> None:
         """Stop pulling, let running handlers end, commit, leave the group."""
-        self._loop.close(self._inner.stop)
+        try:
+            self._loop.close(self._inner.stop)
+        finally:
+            self._threads.close()
 
 
 class Consumer(_PushConsumer):
     """`batonmq.Consumer` with plain functions as handlers, which may block; takes the same arguments."""
 
-    def __init__(self, group: str, namesrv: str | Iterable[str], **options: Any) -> None:
-        super().__init__(_consumer.Consumer(group, namesrv, **options))
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | Iterable[str],
+        *,
+        orderly: bool = False,
+        concurrency: int = 20,
+        **options: Any,
+    ) -> None:
+        inner = _consumer.Consumer(group, namesrv, orderly=orderly, concurrency=concurrency, **options)
+        super().__init__(inner, orderly, concurrency)
 
 
 class PopConsumer(_PushConsumer):
     """`batonmq.PopConsumer` with plain functions as handlers, which may block; takes the same arguments."""
 
-    def __init__(self, group: str, namesrv: str | Iterable[str], **options: Any) -> None:
-        super().__init__(_pop_consumer.PopConsumer(group, namesrv, **options))
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | Iterable[str],
+        *,
+        orderly: bool = False,
+        concurrency: int = 20,
+        **options: Any,
+    ) -> None:
+        inner = _pop_consumer.PopConsumer(group, namesrv, orderly=orderly, concurrency=concurrency, **options)
+        super().__init__(inner, orderly, concurrency)
 
 
 class SimpleConsumer(_Client):
