@@ -357,7 +357,9 @@ class Producer:
     async def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
         """Send without waiting for an acknowledgement: a lost message is not reported.
 
-        Raises `MQError` for a message that no broker would take, `NetError` when there is no connection.
+        Waits while the broker takes less than is sent, at most ``send_timeout_ms``. `close` sends what is
+        collected. Raises `MQError` for a message that no broker would take, `NetError` when there is no
+        connection or the broker takes nothing.
         """
         head, _, sys_flag, body, _ = self._prepare(message)
         route = await self._session.route(head.topic, fallback=self._auto_create)
@@ -381,7 +383,9 @@ class Producer:
             properties=head.encoded_properties().decode(),
             batch=False,
         )
-        await session.net.oneway(address, SendMessageV2.from_ext(fields), body)
+        await session.net.oneway(
+            address, SendMessageV2.from_ext(fields), body, room_within_ms=self._timeout_ms
+        )
 
     # -- more than sending
 

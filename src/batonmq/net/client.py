@@ -25,6 +25,10 @@ log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_MS = 3000
 """RocketMQ's `connectTimeoutMillis`."""
+_CLOSE_S = 1.0
+"""How long connections have to close."""
+_DRAIN_S = 2.0
+"""How much longer they have if they still write what was sent over them."""
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -111,11 +115,19 @@ class RemotingClient:
             connection, timeout_ms = await self._connect(address, timeout_ms)
         return await connection.invoke(command, timeout_ms, body=body)
 
-    async def oneway(self, address: str, header: Header, body: Body = b"") -> None:
-        """Send a request that is not answered. Raises `ConnectFailed`; a later loss goes unnoticed."""
+    async def oneway(
+        self, address: str, header: Header, body: Body = b"", *, room_within_ms: float | None = None
+    ) -> None:
+        """Send a request that is not answered. Raises `ConnectFailed`; a later loss goes unnoticed.
+
+        `room_within_ms`: for callers without a bound of their own: wait for a peer that reads slowly, and
+        raise `CallTimeout` if it does not read for so long.
+        """
         connection = self._open.get(address)
         if connection is None or connection.closed:
             connection, _ = await self._connect(address, self._connect_timeout_ms)
+        if room_within_ms is not None:
+            await connection.room(room_within_ms)
         connection.oneway(header, body)
 
     def connected(self, address: str) -> Connection | None:
@@ -142,7 +154,10 @@ class RemotingClient:
             connection.abort()
 
     async def close(self) -> None:
-        """Close every connection. Calls in flight fail with `ConnectionLost`, later ones too."""
+        """Close every connection. Calls in flight fail with `ConnectionLost`, later ones too.
+
+        What was sent is written before, for a few seconds; what a peer has not taken by then is dropped.
+        """
         self._closing = True
         connecting = list(self._connecting.values())
         for task in connecting:
@@ -152,12 +167,22 @@ class RemotingClient:
             await self._turn.cancel_tasks()
         for connection in list(self._all):
             connection.close()
-        if self._all:
-            self._all_closed = asyncio.get_running_loop().create_future()
-            await asyncio.wait([self._all_closed], timeout=1.0)
-            for connection in list(self._all):
+        await self._until_closed(_CLOSE_S)
+        for connection in list(self._all):
+            if not connection.unsent:
                 connection.abort()
+        await self._until_closed(_DRAIN_S)
+        for connection in list(self._all):
+            if connection.unsent:
+                log.warning("%s took too little: %d bytes are dropped", connection.peer, connection.unsent)
+            connection.abort()
         await asyncio.sleep(0)
+
+    async def _until_closed(self, timeout_s: float) -> None:
+        if self._all:
+            if self._all_closed is None:
+                self._all_closed = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._all_closed], timeout=timeout_s)
 
     async def _connect(self, address: str, timeout_ms: float) -> tuple[Connection, float]:
         """The connection, and what is left of the time. Concurrent callers share one attempt."""

@@ -419,6 +419,16 @@ class Connection(asyncio.Protocol):
         command = Command(header.code, header.to_ext(), flag=FLAG_ONEWAY, opaque=self._calls.next_opaque())
         self._write_command(command, body)
 
+    async def room(self, timeout_ms: float) -> None:
+        """Return when one more `oneway` finds room: a sender that goes on and on lets the loop do other work,
+        and waits for a peer that reads slowly. Raises `CallTimeout`, `ConnectionLost`."""
+        if self._out_size >= _JOIN_BELOW:
+            await asyncio.sleep(0)  # the turn ends, and what it collected leaves
+        if self._write_paused:
+            await self._until_writable(timeout_ms)
+        if self.closed:
+            raise ConnectionLost(self.peer, "connection closed")
+
     async def _until_writable(self, timeout_ms: float) -> None:
         if self._writable is None:
             self._writable = self._loop.create_future()
@@ -484,6 +494,12 @@ class Connection(asyncio.Protocol):
         """Whether it is open, something has come over it, and no request of either side waits for its
         answer."""
         return not self.closed and self._reads > 0 and not self._calls and not self.in_flight
+
+    @property
+    def unsent(self) -> int:
+        """Bytes to write that the system has not taken yet."""
+        waiting = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return self._out_size + waiting
 
     def close(self) -> None:
         """Write what is collected, then close. Calls in flight fail with `ConnectionLost`."""

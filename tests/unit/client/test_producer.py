@@ -417,6 +417,27 @@ async def test_oneway() -> None:
         assert properties_of(broker.sends[0])["TAGS"] == "y"
 
 
+async def test_oneway_waits_for_a_broker_that_takes_less_than_is_sent() -> None:
+    async with FakeCluster() as cluster:
+        broker = await cluster.broker("a")
+        cluster.topic("t", a=1)
+        count = 0
+        async with Producer("g", cluster.namesrv, send_timeout_ms=300, compress_over=0) as producer:
+            await producer.send(Message("t", b"x"))
+            (connection,) = broker.server.connections
+            assert connection._transport is not None
+            connection._transport.pause_reading()
+            with pytest.raises(NetError, match="does not read what we send"):
+                for count in range(1_000):
+                    await producer.send_oneway(Message("t", bytes(100_000), keys=f"{count}"))
+            connection._transport.resume_reading()
+        for _ in range(100):
+            if len(broker.sends) == count + 1:
+                break
+            await asyncio.sleep(0.01)
+        assert len(broker.sends) == count + 1, "close sends what was taken"
+
+
 async def test_the_next_name_server_is_asked() -> None:
     async with FakeCluster() as cluster:
         await cluster.broker("a")
