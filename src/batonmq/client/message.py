@@ -68,7 +68,7 @@ class Message:
 
     Args:
         topic: where to.
-        body: any bytes.
+        body: any bytes. A buffer may be used again once the send has returned or raised.
         tags: what subscriptions can filter by; one tag.
         keys: what `mqadmin queryMsgByKey` finds it by; text without white space.
         properties: the application's own names and values, text.
@@ -122,7 +122,7 @@ class Message:
         if (delay_level != 0) + (delay is not None) + (deliver_at is not None) > 1:
             raise ValueError("only one of delay_level, delay and deliver_at can be given")
         self.topic = topic
-        self.body = body
+        self.body = _in_bytes(body) if isinstance(body, memoryview) else body
         self.tags = tags
         self.keys: tuple[str, ...] = (keys,) if isinstance(keys, str) else tuple(keys)
         self.properties = dict(properties) if properties else {}
@@ -235,6 +235,11 @@ class Message:
             raise MQError(ResponseCode.MESSAGE_ILLEGAL, "the sharding key is empty")
         if self.priority is not None and not 0 <= self.priority < 2**31:
             raise MQError(ResponseCode.MESSAGE_ILLEGAL, f"the priority {self.priority} is not in 0..2^31-1")
+
+
+def _in_bytes(view: memoryview) -> memoryview:
+    """The same memory, so that its length counts bytes and not the items of an array."""
+    return view.cast("B") if view.c_contiguous else memoryview(view.tobytes())
 
 
 MAX_TIME_MS = 2**53

@@ -466,7 +466,8 @@ class Producer:
             message.check(self._max_size)
             if message.unique_id is None:
                 message.unique_id = self._ids.next(now_ms)
-            body = message.body if isinstance(message.body, bytes | memoryview) else bytes(message.body)
+            # A copy of what is no bytes: it may wait to be written when the caller uses its buffer again.
+            body = bytes(message.body)
             sys_flag = 0
             if self._compress_over and len(body) > self._compress_over:
                 body = compress(body, self._compression, self._compression_level)
@@ -499,9 +500,8 @@ class Producer:
             if message.unique_id is None:
                 message.unique_id = self._ids.next(now_ms)
             ids.append(message.unique_id)
-            items.append(
-                BatchItem(body=message.body, properties=message.encoded_properties(), flag=message.flag)
-            )
+            properties = message.encoded_properties()
+            items.append(BatchItem(body=bytes(message.body), properties=properties, flag=message.flag))
         body = encode_batch(items)
         if len(body) > self._max_size:
             raise MQError(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from array import array
 
 import pytest
+import uvloop
 
 from batonmq.client import producer as producer_module
 from batonmq.client.errors import NotSafelyStored, SendFailed
@@ -102,6 +104,52 @@ async def test_large_bodies_are_compressed(kind: CompressionType) -> None:
         assert (plain.body, plain.sys_flag) == (b"x" * 100, 0)
         assert packed.sys_flag == kind.sys_flag
         assert decompress(packed.body, packed.sys_flag) == b"y" * 101
+
+
+@pytest.mark.parametrize("oneway", [False, True], ids=["send", "oneway"])
+def test_a_buffer_may_be_used_again_after_the_send(oneway: bool) -> None:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # it keeps the memory it is to write
+        runner.run(use_a_buffer_again(oneway))
+
+
+async def use_a_buffer_again(oneway: bool) -> None:
+    async with FakeCluster() as cluster:
+        broker = await cluster.broker("a")
+        cluster.topic("t", a=1)
+        async with Producer("g", cluster.namesrv, compress_over=0) as producer:
+            await producer.send(Message("t", b"x"))
+            (connection,) = broker.server.connections
+            assert connection._transport is not None
+            connection._transport.pause_reading()
+            buffer = bytearray(8_000_000)
+            message = Message("t", memoryview(buffer)[: 4 << 20])
+            if oneway:
+                await producer.send_oneway(message)
+            else:
+                with pytest.raises(SendFailed):
+                    await producer.send(message, timeout_ms=100)
+            buffer[:] = b"y" * len(buffer)
+            connection._transport.resume_reading()
+        await asyncio.sleep(0.1)
+        records = [decode_record(record) for record in broker.log.records[MessageQueue("t", "a", 0)]]
+        assert records[1].body == bytes(4 << 20)
+
+
+@pytest.mark.parametrize(
+    "view", [memoryview(array("I", [1, 2, 3])), memoryview(b"abcdef")[::2]], ids=["numbers", "every second"]
+)
+async def test_a_body_may_be_any_view(view: memoryview) -> None:
+    async with FakeCluster() as cluster:
+        broker = await cluster.broker("a")
+        cluster.topic("t", a=1)
+        async with Producer("g", cluster.namesrv, max_message_size=12) as producer:
+            await producer.send(Message("t", view))
+        async with Producer("g", cluster.namesrv) as producer:
+            await producer.send([Message("t", view), Message("t", view)])
+        records = [decode_record(record) for record in broker.log.records[MessageQueue("t", "a", 0)]]
+        assert [record.body for record in records] == [view.tobytes()] * 3
+        with pytest.raises(MQError, match="over the limit of 11"):
+            Message("t", memoryview(array("I", [1, 2, 3]))).check(11)
 
 
 async def test_kill_of_the_master_costs_little_more_than_the_election() -> None:
