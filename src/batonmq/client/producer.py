@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
+from batonmq.client.batches import check_one_key, encode_messages
 from batonmq.client.errors import NotSafelyStored, SendFailed
 from batonmq.client.hooks import Hook, Hooks, Sending, SendKind, around
 from batonmq.client.message import EncodedBatch, Message, SendResult, SendStatus
@@ -40,7 +41,6 @@ from batonmq.protocol.headers.broker.send import (
     SendMessageResponse,
     SendMessageV2,
 )
-from batonmq.protocol.message.batch import BatchItem, encode_batch
 from batonmq.protocol.message.ids import UniqueIds
 from batonmq.protocol.message.properties import (
     PROPERTY_MSG_REGION,
@@ -204,7 +204,8 @@ class Producer:
         """Send a message, or several of one topic as one batch, and wait for the acknowledgement.
 
         ``queue``, ``selector`` or the message's sharding key decides where to; otherwise all queues take
-        turns. Messages that must keep their order are sent one after the other to one queue.
+        turns. The messages of a batch have one key; ``selector`` gets the first of them. Messages that must
+        keep their order are sent one after the other to one queue.
 
         Raises:
             MQError: a broker refused it, or would (MESSAGE_ILLEGAL, checked before sending); the topic has no
@@ -253,12 +254,19 @@ class Producer:
         system: Mapping[str, str] | None,
         sending: Sending | None,
     ) -> SendResult:
+        if not isinstance(message, Message | EncodedBatch):
+            message = list(message)
         head, code, sys_flag, body, message_id = self._prepare(message)
+        leading = head  # the message whose queue is looked for
+        if isinstance(message, list):
+            leading = message[0]
+            if queue is None and selector is None:
+                check_one_key(message)
         if system and PROPERTY_TRANSACTION_PREPARED in system:
             sys_flag |= MessageSysFlag.TRANSACTION_PREPARED
         topic = head.topic
         session = self._session
-        chosen = queue is not None or selector is not None or head.sharding_key is not None
+        chosen = queue is not None or selector is not None or leading.sharding_key is not None
         loop = asyncio.get_running_loop()
         deadline = loop.time() + (self._timeout_ms if timeout_ms is None else timeout_ms) / 1000
         route = session.known_route(topic)
@@ -280,7 +288,7 @@ class Producer:
                 route, failure = await self._route(topic, failure)
             if route is not None and queue is None:
                 _check_writable(topic, route)
-            target = self._target(route, head, queue, selector, avoid) if route is not None else None
+            target = self._target(route, leading, queue, selector, avoid) if route is not None else None
             broker = route.broker_of(target) if route is not None and target is not None else ""
             address = route.master(broker) if route is not None else None
             left_ms = (deadline - loop.time()) * 1000
@@ -477,41 +485,8 @@ class Producer:
             head = Message(message.topic, message.body)
             head.check(self._max_size)
             return head, int(RequestCode.SEND_BATCH_MESSAGE), 0, message.body, ""
-        return self._prepare_batch(list(message), now_ms)
-
-    def _prepare_batch(self, messages: list[Message], now_ms: int) -> tuple[Message, int, int, bytes, str]:
-        if not messages:
-            raise MQError(ResponseCode.MESSAGE_ILLEGAL, "the batch is empty")
-        first = messages[0]
-        items: list[BatchItem] = []
-        ids: list[str] = []
-        for message in messages:
-            message.check(self._max_size)
-            if message.topic != first.topic:
-                raise MQError(
-                    ResponseCode.MESSAGE_ILLEGAL, "the messages of a batch must have the same topic"
-                )
-            if message.wait_store_ok != first.wait_store_ok:
-                raise MQError(
-                    ResponseCode.MESSAGE_ILLEGAL, "the messages of a batch must agree on wait_store_ok"
-                )
-            if message.delayed:
-                raise MQError(ResponseCode.MESSAGE_ILLEGAL, "a batch cannot be delayed")
-            if message.unique_id is None:
-                message.unique_id = self._ids.next(now_ms)
-            ids.append(message.unique_id)
-            properties = message.encoded_properties()
-            items.append(BatchItem(body=bytes(message.body), properties=properties, flag=message.flag))
-        body = encode_batch(items)
-        if len(body) > self._max_size:
-            raise MQError(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"the batch of {len(body)} bytes is over the limit of {self._max_size}: send fewer at once",
-            )
-        # Without a unique id, unlike RocketMQ's client: older brokers (5.3 for one) write the properties
-        # of the batch behind those of each message, and all messages would have that id instead of theirs.
-        head = Message(first.topic, body, wait_store_ok=first.wait_store_ok)
-        return head, int(RequestCode.SEND_BATCH_MESSAGE), 0, body, ",".join(ids)
+        head, body, ids = encode_messages(message, self._max_size, lambda: self._ids.next(now_ms))
+        return head, int(RequestCode.SEND_BATCH_MESSAGE), 0, body, ids
 
     async def _route(
         self, topic: str, failure: Exception | None

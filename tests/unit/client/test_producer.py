@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from array import array
+from collections.abc import Sequence
 
 import pytest
 import uvloop
@@ -150,6 +151,35 @@ async def test_a_body_may_be_any_view(view: memoryview) -> None:
         assert [record.body for record in records] == [view.tobytes()] * 3
         with pytest.raises(MQError, match="over the limit of 11"):
             Message("t", memoryview(array("I", [1, 2, 3]))).check(11)
+
+
+async def test_the_sharding_key_of_a_batch_decides_its_queue() -> None:
+    async with FakeCluster() as cluster:
+        broker = await cluster.broker("a")
+        cluster.topic("t", a=8)
+
+        def batch(*keys: str | None) -> list[Message]:
+            return [Message("t", b"x", sharding_key=key, keys="k") for key in keys]
+
+        seen: list[Message] = []
+
+        def select(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
+            seen.append(message)
+            return queues[2]
+
+        async with Producer("g", cluster.namesrv) as producer:
+            queues = {(await producer.send(batch("17")[0])).queue}
+            for _ in range(4):
+                queues.add((await producer.send(batch("17", "17"))).queue)
+            assert len(queues) == 1
+            assert "SHARDING_KEY" not in properties_of(broker.sends[-1])
+            for mixed in (batch("17", "18"), batch("17", None), batch(None, "17")):
+                with pytest.raises(MQError, match="the same sharding key") as caught:
+                    await producer.send(mixed)
+                assert caught.value.code == ResponseCode.MESSAGE_ILLEGAL
+                assert (await producer.send(mixed, selector=select)).queue.queue_id == 2
+                assert seen.pop() is mixed[0] and not seen
+                assert (await producer.send(mixed, queue=MessageQueue("t", "a", 3))).queue.queue_id == 3
 
 
 async def test_kill_of_the_master_costs_little_more_than_the_election() -> None:
