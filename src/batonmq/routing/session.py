@@ -76,7 +76,8 @@ class Session:
         self._routes: dict[str, TopicRoute] = {}
         self._awaited: set[str] = set()
         """Topics that do not exist, and are asked for all the same (`poll`)."""
-        self._asking: dict[str, asyncio.Task[TopicRoute]] = {}
+        self._asking: dict[tuple[str, bool], asyncio.Task[TopicRoute]] = {}
+        """Requests under way, by topic and `fallback`."""
         self._poller: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
@@ -118,18 +119,19 @@ class Session:
         """
         if self.closed:
             raise self.closed_error()
-        task = self._asking.get(topic)
+        key = topic, fallback
+        task = self._asking.get(key)
         if task is None:
             task = asyncio.get_running_loop().create_task(self._ask(topic, fallback))
-            self._asking[topic] = task
-            task.add_done_callback(lambda done: self._asked(topic, done))
+            self._asking[key] = task
+            task.add_done_callback(lambda done: self._asked(key, done))
         await asyncio.wait([task])  # a caller that is cancelled leaves the request to the others
         if task.cancelled():
             raise self.closed_error()
         return task.result()
 
-    def _asked(self, topic: str, task: asyncio.Task[TopicRoute]) -> None:
-        self._asking.pop(topic, None)
+    def _asked(self, key: tuple[str, bool], task: asyncio.Task[TopicRoute]) -> None:
+        self._asking.pop(key, None)
         if not task.cancelled():
             task.exception()  # the callers raise it; asyncio would warn where all of them were cancelled
 

@@ -12,7 +12,7 @@ import uvloop
 
 from batonmq.client import producer as producer_module
 from batonmq.client.errors import NotSafelyStored, SendFailed
-from batonmq.client.message import Message, SendStatus
+from batonmq.client.message import Message, SendResult, SendStatus
 from batonmq.client.producer import Producer
 from batonmq.net.errors import NetError
 from batonmq.protocol.bodies.common import MessageQueue
@@ -480,6 +480,18 @@ async def test_an_unknown_topic_is_created_by_the_template_or_refused() -> None:
         async with Producer("g", cluster.namesrv, auto_create=False) as producer:
             with pytest.raises(TopicNotExistError):
                 await producer.send(Message("new", b"x"))
+
+
+async def test_a_send_that_creates_its_topic_shares_no_question_that_may_not() -> None:
+    async with FakeCluster() as cluster:
+        await cluster.broker("a")
+        cluster.topic("TBW102", a=8)
+        async with Producer("g", cluster.namesrv) as producer:
+            asked, sent = await asyncio.gather(
+                producer.queues("new"), producer.send(Message("new", b"x")), return_exceptions=True
+            )
+        assert isinstance(asked, TopicNotExistError)
+        assert isinstance(sent, SendResult) and sent.queue.topic == "new"
 
 
 async def test_oneway() -> None:
