@@ -44,6 +44,7 @@ from batonmq.protocol.headers.broker.send import (
 from batonmq.protocol.message.ids import UniqueIds
 from batonmq.protocol.message.properties import (
     PROPERTY_MSG_REGION,
+    PROPERTY_REPLY_TO_CLIENT,
     PROPERTY_TRACE_SWITCH,
     PROPERTY_TRANSACTION_PREPARED,
 )
@@ -313,8 +314,13 @@ class Producer:
                 wait_ms = (
                     left_ms if self._attempt_timeout_ms is None else min(left_ms, self._attempt_timeout_ms)
                 )
-                number = self._calls.began(topic)
+                number, began = self._calls.began(topic), loop.time()
                 try:
+                    if system and PROPERTY_REPLY_TO_CLIENT in system:
+                        # A broker passes replies on to clients it knows.
+                        if not await self._heartbeats.greet(address, wait_ms):
+                            raise ConnectFailed(address, "does not answer")
+                        wait_ms = max(1.0, wait_ms - (loop.time() - began) * 1000)
                     answer = await session.net.invoke(address, command, body=body, timeout_ms=wait_ms)
                     status = _STATUS.get(answer.code)
                     if status is not None:
@@ -431,12 +437,9 @@ class Producer:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
-        route = await self._session.route(message.topic, fallback=self._auto_create)
-        await self._heartbeats.greet(route)  # a broker passes replies on to clients it knows
         correlation_id, system = self._requests.begin(timeout_ms)
         try:
-            left_ms = max(1, int((deadline - loop.time()) * 1000))
-            await self._send(message, queue=queue, selector=selector, timeout_ms=left_ms, system=system)
+            await self._send(message, queue=queue, selector=selector, timeout_ms=timeout_ms, system=system)
             return await self._requests.reply(correlation_id, message.topic, deadline - loop.time())
         finally:
             self._requests.end(correlation_id)

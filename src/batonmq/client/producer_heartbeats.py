@@ -23,6 +23,8 @@ from batonmq.routing.routes import TopicRoute
 log = logging.getLogger("batonmq.client.producer")
 
 HEARTBEAT_INTERVAL_S = 30.0
+GREETING_MS = 3_000.0
+"""How long a master may take to answer a heartbeat."""
 
 
 class ProducerHeartbeats:
@@ -48,14 +50,11 @@ class ProducerHeartbeats:
         if self._task is None and not self._session.closed:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
-    async def greet(self, route: TopicRoute) -> None:
-        """Return once all masters of a route know us that can be reached."""
-        unknown = [
-            address
-            for address in self._masters(route)
-            if address not in self._greeted or self._session.net.connected(address) is None
-        ]
-        await asyncio.gather(*map(self._greet, unknown))
+    async def greet(self, address: str, timeout_ms: float) -> bool:
+        """Make a master know us. False if it does not answer within the timeout."""
+        if address in self._greeted and self._session.net.connected(address) is not None:
+            return True
+        return await self._greet(address, timeout_ms)
 
     async def close(self) -> None:
         """Leave the group."""
@@ -100,14 +99,16 @@ class ProducerHeartbeats:
         sets = decode(answer.body, ClusterInfo).broker_addr_table.values()
         return dict.fromkeys(each.broker_addrs[MASTER_ID] for each in sets if MASTER_ID in each.broker_addrs)
 
-    async def _greet(self, address: str) -> None:
+    async def _greet(self, address: str, timeout_ms: float = GREETING_MS) -> bool:
         body = encode(HeartbeatData(self._session.client_id, producer_data_set=[ProducerData(self._group)]))
         try:
-            await self._session.net.call(address, Heartbeat(), body)
+            await self._session.net.call(address, Heartbeat(), body, timeout_ms=timeout_ms)
             self._greeted[address] = None
         except (NetError, MQError) as error:
             self._greeted.pop(address, None)
             log.info("heartbeat to %s: %s", address, error)
+            return isinstance(error, MQError)
+        return True
 
     @staticmethod
     def _masters(route: TopicRoute) -> dict[str, None]:

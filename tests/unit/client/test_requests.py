@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import time
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -11,12 +12,13 @@ from typing import Any
 import pytest
 
 from batonmq.client.consumer import Consumer
-from batonmq.client.errors import ReplyTimeout
+from batonmq.client.errors import ReplyTimeout, SendFailed
 from batonmq.client.message import Message
 from batonmq.client.producer import Producer
 from batonmq.net.dispatch import Reply, Request
 from batonmq.net.errors import NetError
 from batonmq.protocol.bodies.clients import ConsumeFromWhere
+from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.codes import MessageSysFlag, RequestCode, ResponseCode
 from batonmq.protocol.errors import MQError, TopicNotExistError
 from batonmq.protocol.headers.broker.send import RecallMessage, RecallMessageResponse, SendMessageV2
@@ -230,3 +232,22 @@ async def test_a_delayed_message_is_recalled_at_its_broker() -> None:
             with pytest.raises(MQError, match="forbidden"):
                 await producer.recall("t", handle, timeout_ms=200)
         assert [(header.topic, header.recall_handle) for header in broker.recalls] == [("t", handle)]
+
+
+async def test_a_request_greets_no_other_master_than_the_one_it_goes_to() -> None:
+    async with FakeCluster() as cluster:
+        a, b = await replying(cluster, "a"), await replying(cluster, "b")
+        async with responder(cluster):
+            b.silent = True
+            async with Producer("g", cluster.namesrv, attempt_timeout_ms=200) as producer:
+                queue = MessageQueue("t", "a", 0)
+                began = time.monotonic()
+                reply = await producer.request(Message("t", b"ping"), queue=queue, timeout_ms=2_000)
+                assert reply.body == b"re: ping" and time.monotonic() - began < 1.5
+                assert producer.client_id in {beat.client_id for beat in a.heartbeats}
+                for _ in range(2):  # one of them goes to the other master first
+                    await producer.request(Message("t", b"ping"), timeout_ms=2_000)
+                queue = MessageQueue("t", "b", 0)
+                with pytest.raises(SendFailed, match="does not answer") as caught:
+                    await producer.request(Message("t", b"ping"), queue=queue, timeout_ms=300)
+                assert not caught.value.maybe_stored and not b.sends
