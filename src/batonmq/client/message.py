@@ -78,7 +78,10 @@ class Message:
         deliver_at: when the message is delivered; a `datetime` (local time if it has no zone) or seconds
             since the epoch. A time in the past is at once. Only one of the three can be given.
         priority: for topics of the type PRIORITY; 0 or greater.
-        sharding_key: messages with the same key go to the same queue, while the topic's queues stay the same.
+        sharding_key: messages with the same key go to the same queue, while the topic's writable queues stay
+            the same. A broker set without a master has none: until it has one again, the keys are shared out
+            among the queues of the others, and most of them change their queue, also keys that were there.
+            Keys of a static topic keep their queue; sends to a queue without a master wait.
         flag: a number of the application's own.
         wait_store_ok: False asks the broker to acknowledge before the message is safe.
 
