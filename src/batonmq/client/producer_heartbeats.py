@@ -10,6 +10,7 @@ import contextlib
 import logging
 
 from batonmq.client.session import ClientSession
+from batonmq.net.connection import Connection
 from batonmq.net.errors import NetError
 from batonmq.protocol.bodies.clients import HeartbeatData, ProducerData
 from batonmq.protocol.bodies.routes import ClusterInfo
@@ -35,7 +36,8 @@ class ProducerHeartbeats:
         """Greet all masters that the name servers know, not only those of known topics."""
         self._session = session
         self._group = group
-        self._greeted: dict[str, None] = {}
+        self._greeted: dict[str, Connection | None] = {}
+        """Masters that know us, and the connection by which they do."""
         self._task: asyncio.Task[None] | None = None
         self._now = asyncio.Event()
 
@@ -52,7 +54,8 @@ class ProducerHeartbeats:
 
     async def greet(self, address: str, timeout_ms: float) -> bool:
         """Make a master know us. False if it does not answer within the timeout."""
-        if address in self._greeted and self._session.net.connected(address) is not None:
+        connection = self._session.net.connected(address)
+        if connection is not None and connection is self._greeted.get(address):
             return True
         return await self._greet(address, timeout_ms)
 
@@ -81,8 +84,7 @@ class ProducerHeartbeats:
                     masters |= self._masters(route)
             if self.everywhere:
                 masters |= await self._all_masters()
-            for address in masters:
-                await self._greet(address)
+            await asyncio.gather(*map(self._greet, masters))
             for address in self._greeted.keys() - masters.keys():
                 self._greeted.pop(address)
             with contextlib.suppress(TimeoutError):
@@ -103,7 +105,7 @@ class ProducerHeartbeats:
         body = encode(HeartbeatData(self._session.client_id, producer_data_set=[ProducerData(self._group)]))
         try:
             await self._session.net.call(address, Heartbeat(), body, timeout_ms=timeout_ms)
-            self._greeted[address] = None
+            self._greeted[address] = self._session.net.connected(address)
         except (NetError, MQError) as error:
             self._greeted.pop(address, None)
             log.info("heartbeat to %s: %s", address, error)

@@ -190,7 +190,7 @@ class TransactionProducer(Producer):
         while True:
             address = route.master(broker_name) if route is not None else None
             left_ms = (deadline - loop.time()) * 1000
-            if left_ms <= 0:
+            if left_ms <= 0 or session.closed:
                 raise TransactionUnconfirmed(transaction_id, state.name.lower(), failure) from failure
             if address is not None:
                 try:

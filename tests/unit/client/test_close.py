@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from batonmq import sync
-from batonmq.client.errors import SendFailed
+from batonmq.client.errors import SendFailed, TransactionUnconfirmed
+from batonmq.client.hooks import TransactionState
 from batonmq.client.message import Message
 from batonmq.client.producer import Producer
 from batonmq.client.reader import QueueReader
 from batonmq.client.simple_consumer import SimpleConsumer
+from batonmq.client.transactions import TransactionProducer
 from batonmq.net.errors import ConnectionLost, NetError
 from batonmq.protocol.bodies.common import MessageQueue
 
@@ -151,3 +153,21 @@ async def test_a_thread_that_waits_in_a_blocking_client_gets_its_error() -> None
                     receive.result(SOON_S)
 
         await asyncio.to_thread(blocking)
+
+
+async def test_a_commit_ends_when_its_producer_is_closed() -> None:
+    async with FakeCluster() as cluster:
+        broker = await cluster.broker("a")
+        cluster.topic("t", a=1)
+        producer = TransactionProducer(
+            "g", cluster.namesrv, check=lambda message: TransactionState.UNKNOWN, end_timeout_ms=60_000
+        )
+        await producer.start()
+        transaction = producer.transaction(Message("t", b"x"))
+        await transaction.__aenter__()
+        broker.silent = True
+        commit = asyncio.ensure_future(transaction.commit())
+        await asyncio.sleep(0.05)
+        await producer.close()
+        with pytest.raises(TransactionUnconfirmed):
+            await asyncio.wait_for(commit, SOON_S)

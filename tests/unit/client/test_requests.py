@@ -251,3 +251,16 @@ async def test_a_request_greets_no_other_master_than_the_one_it_goes_to() -> Non
                 with pytest.raises(SendFailed, match="does not answer") as caught:
                     await producer.request(Message("t", b"ping"), queue=queue, timeout_ms=300)
                 assert not caught.value.maybe_stored and not b.sends
+
+
+async def test_a_request_greets_a_master_again_whose_connection_is_another_one() -> None:
+    """A broker that restarted knows nobody, though a send has connected to it again."""
+    async with FakeCluster() as cluster:
+        broker = await replying(cluster, "a")
+        async with responder(cluster), Producer("g", cluster.namesrv) as producer:
+            await producer.request(Message("t", b"ping"), timeout_ms=2_000)
+            broker.kill()
+            await producer.send(Message("t", b"x"))
+            broker.heartbeats.clear()
+            await producer.request(Message("t", b"ping"), timeout_ms=2_000)
+            assert producer.client_id in {beat.client_id for beat in broker.heartbeats}
