@@ -53,10 +53,10 @@ def _done_without_a_master() -> list[Patch]:
 MUTATIONS: dict[str, tuple[Mutation[None], tuple[int, ...]]] = {
     "own-log": (Mutation("an acting master writes to its copy of the log", _writes_its_copy), (0, 2, 10)),
     "never-ends": (Mutation("a slave acts on when its master is back", _never_ends), (0, 2)),
-    "never-follows": (Mutation("a slave that acted does not follow again", _never_follows_again), (7, 15)),
+    "never-follows": (Mutation("a slave that acted does not follow again", _never_follows_again), (1, 2, 6)),
     "offsets": (
         Mutation("a group's offset passes what an acting master hands out", _offsets_pass_what_is_handed_out),
-        (0, 2, 5),
+        (6, 11, 12),
     ),
     "no-master": (
         Mutation("a message that no master took counts as stored", _done_without_a_master),

@@ -77,7 +77,7 @@ MUTATIONS: dict[str, tuple[Mutation[None], tuple[int, ...]]] = {
     ),
     "neighbour-gone": (
         Mutation("what a removed neighbour was given counts as stored", _neighbour_that_is_gone),
-        (105, 107),
+        (110, 117, 131),
     ),
     "own-log": (ACTING["own-log"][0], (7,)),
 }
