@@ -74,6 +74,8 @@ class Node:
     directory: Path
     host: Host | None = None
     service: Any = None
+    starting: asyncio.Task[Any] | None = None
+    """The start of its service; done when it runs."""
     disk: TrackedDisk | None = None
     lives: int = 0
     joins: bool = False
@@ -156,11 +158,12 @@ class SimCluster:
         node.host = self.loop.network.start(node.name, node.address)
         node.service = self._make(node)
         self.log(f"start {node.name} (life {node.lives})")
-        self._watch(node, self.on(node.host, node.service.start()))
+        node.starting = self._watch(node, self.on(node.host, node.service.start()))
 
     def stop(self, node: Node) -> None:
-        """SIGTERM: the program ends in its own time, and may be killed while it does."""
+        """SIGTERM: the program ends in its own time, once it has started, and may be killed while it does."""
         assert node.host is not None
+        service, starting = node.service, node.starting
         self.log(f"stop {node.name}")
         node.stopping = True
         host = node.host
@@ -172,7 +175,12 @@ class SimCluster:
                 if node.again:
                     self.start(node)
 
-        self._watch(node, self.on(host, node.service.stop())).add_done_callback(ended)
+        async def end() -> None:
+            if starting is not None and not starting.done():
+                await asyncio.wait([starting])
+            await service.stop()
+
+        self._watch(node, self.on(host, end())).add_done_callback(ended)
 
     def _watch(self, node: Node, task: asyncio.Task[Any]) -> asyncio.Task[Any]:
         """A program that fails is gone; unless its disk is full, it should not have failed."""
