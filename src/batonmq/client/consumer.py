@@ -37,7 +37,7 @@ from batonmq.client.push.subscriptions import (
     for_retried,
     subscription_of,
 )
-from batonmq.client.push.tasks import cancel, spawn
+from batonmq.client.push.tasks import Once, cancel, spawn
 from batonmq.client.replies import Replies
 from batonmq.client.session import ClientSession
 from batonmq.common.clock import Clock
@@ -190,8 +190,8 @@ class Consumer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._upkeep: set[asyncio.Task[None]] = set()
         """Goes on until the last handler has returned: the broker would give its queue to another client."""
-        self._started = self._stopped = False
-        self._stopping = asyncio.Lock()
+        self._started = False
+        self._stop_once = Once(self._stop)
 
     def subscribe(
         self,
@@ -272,10 +272,7 @@ class Consumer:
         Returns when that is done, also to those that call it meanwhile. A call that was cancelled can be
         repeated.
         """
-        async with self._stopping:
-            if not self._stopped:
-                await self._stop()
-                self._stopped = True
+        await self._stop_once()
 
     async def _stop(self) -> None:
         await cancel(self._tasks)

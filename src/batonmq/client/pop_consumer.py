@@ -29,7 +29,7 @@ from batonmq.client.push.outages import Outages, pause
 from batonmq.client.push.retries import DEFAULT_MAX_RECONSUME, RetryLater
 from batonmq.client.push.route_watch import RouteWatch
 from batonmq.client.push.subscriptions import BatchHandler, Handler, Subscription, subscription_of
-from batonmq.client.push.tasks import cancel, log, spawn
+from batonmq.client.push.tasks import Once, cancel, log, spawn
 from batonmq.client.replies import Replies
 from batonmq.client.session import ClientSession
 from batonmq.client.simple_consumer import invisible_ms
@@ -180,8 +180,8 @@ class PopConsumer:
         self._unhandled: list[InFlight] = []
         """What was popped and not handled when the consumer stopped."""
         self._replies: Replies | None = None
-        self._started = self._stopping = self._stopped = False
-        self._one_stop = asyncio.Lock()
+        self._started = self._stopping = False
+        self._stop_once = Once(self._stop)
 
     def subscribe(
         self,
@@ -240,10 +240,7 @@ class PopConsumer:
         Returns when that is done, also to those that call it meanwhile. A call that was cancelled can be
         repeated.
         """
-        async with self._one_stop:
-            if not self._stopped:
-                await self._stop()
-                self._stopped = True
+        await self._stop_once()
 
     async def _stop(self) -> None:
         self._stopping = True

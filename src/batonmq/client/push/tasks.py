@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
 log = logging.getLogger("batonmq.client.consumer")
@@ -19,6 +19,21 @@ def spawn(work: Coroutine[Any, Any, None], into: set[asyncio.Task[None]]) -> Non
     into.add(task)
     task.add_done_callback(into.discard)
     task.add_done_callback(_report)
+
+
+class Once:
+    """Work that is done once. All callers return when it is done; after a cancelled call another does it."""
+
+    def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
+        self._work = work
+        self._lock = asyncio.Lock()
+        self._done = False
+
+    async def __call__(self) -> None:
+        async with self._lock:
+            if not self._done:
+                await self._work()
+                self._done = True
 
 
 async def cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
