@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
-
 import click
+
+from batonmq.common.config import did_you_mean
 
 
 class SuggestingGroup(click.Group):
@@ -16,7 +16,5 @@ class SuggestingGroup(click.Group):
         """As click's; an unknown command is a usage error with the nearest known one."""
         names = self.list_commands(ctx)
         if args and args[0] not in names and not args[0].startswith("-"):
-            near = difflib.get_close_matches(args[0], names, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            ctx.fail(f"no command {args[0]!r}{hint}")
+            ctx.fail(f"no command {args[0]!r}{did_you_mean(args[0], names)}")
         return super().resolve_command(ctx, args)

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import difflib
 import functools
 import inspect
 import itertools
 import textwrap
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -197,6 +198,12 @@ def parse_properties(text: str) -> dict[str, str]:
         return {line.key: line.value for line in property_lines(text)}
     except ValueError as error:
         raise ConfigError(str(error)) from None
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The end of a line about an unknown word: the nearest known one, or nothing."""
+    near = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def keys_of(classes: Sequence[type[Any]]) -> set[str]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import logging
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from batonmq.common.access_control import SWITCHES, check_switch
-from batonmq.common.config import ConfigError, describe, keys_of
+from batonmq.common.config import ConfigError, describe, did_you_mean, keys_of
 from batonmq.common.config_values import value_of
 from batonmq.common.properties import PropertyLine, property_lines
 
@@ -144,9 +143,7 @@ def build(values: Mapping[str, tuple[str, str]], *classes: type[Any]) -> tuple[A
         if key in reasons:
             log.warning("%s: %s has no effect here: %s", source, key, reasons[key])
         elif key not in known and key not in SWITCHES:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            log.warning("%s: unknown key %s is ignored%s", source, key, hint)
+            log.warning("%s: unknown key %s is ignored%s", source, key, did_you_mean(key, known))
     built: list[Any] = []
     sources = sorted({source for _, source in values.values() if source != "command line"})
     for cls in classes:

@@ -7,7 +7,6 @@ of Apache RocketMQ's `DefaultRequestProcessor` and `ClientRequestProcessor`.
 from __future__ import annotations
 
 import asyncio
-import difflib
 import logging
 import zlib
 from collections.abc import Callable, Iterable
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from batonmq.common.config import ConfigError, changeable_keys, keys_of, parse_properties
+from batonmq.common.config import ConfigError, changeable_keys, did_you_mean, keys_of, parse_properties
 from batonmq.common.config_file import change_file
 from batonmq.common.config_loader import update
 from batonmq.common.config_values import to_properties
@@ -289,9 +288,7 @@ def _check_changeable(keys: Iterable[str]) -> None:
     known, changeable = keys_of((NamesrvConfig,)), changeable_keys(NamesrvConfig)
     for key in keys:
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise MQError(ResponseCode.SYSTEM_ERROR, f"unknown key {key}{hint}")
+            raise MQError(ResponseCode.SYSTEM_ERROR, f"unknown key {key}{did_you_mean(key, known)}")
         if key not in changeable:
             raise MQError(
                 ResponseCode.NO_PERMISSION, f"{key} takes effect at start only; edit the file and restart"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 from typing import Final
 
@@ -10,7 +9,7 @@ from batonmq.broker.auth_config import AuthConfig
 from batonmq.broker.config import BrokerConfig
 from batonmq.broker.context import Broker
 from batonmq.common.access_control import SWITCHES
-from batonmq.common.config import ConfigError, changeable_keys, keys_of, parse_properties
+from batonmq.common.config import ConfigError, changeable_keys, did_you_mean, keys_of, parse_properties
 from batonmq.common.config_values import to_properties
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.protocol.codes import ResponseCode
@@ -76,9 +75,7 @@ class _ConfigHandlers:
                     f"{key} cannot be set: access control is a matter of the broker's file",
                 )
             if key not in known:
-                near = difflib.get_close_matches(key, known, n=1)
-                hint = f"; did you mean {near[0]}?" if near else ""
-                raise MQError(ResponseCode.SYSTEM_ERROR, f"unknown key {key}{hint}")
+                raise MQError(ResponseCode.SYSTEM_ERROR, f"unknown key {key}{did_you_mean(key, known)}")
             if key not in changeable:
                 raise MQError(
                     ResponseCode.SYSTEM_ERROR,
