@@ -26,13 +26,21 @@ from batonmq.broker.replica.set_proposals import SetProposals
 from batonmq.broker.replica.slave_sync import SlaveSync
 from batonmq.common.repeated_warnings import RepeatedWarnings
 from batonmq.common.tasks import lasting
+from batonmq.ha.autoswitch.local import ForeignMaster
 from batonmq.ha.autoswitch.service import HAService, StaleEpoch
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.net.errors import NetError
+from batonmq.protocol.bodies.replication import EpochEntryCache
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import controller as wire
-from batonmq.protocol.headers.broker.replication import ExchangeHAInfo, ExchangeHAInfoResponse, HandBack
+from batonmq.protocol.headers.broker.replication import (
+    ExchangeHAInfo,
+    ExchangeHAInfoResponse,
+    GetBrokerEpochCache,
+    HandBack,
+)
+from batonmq.protocol.json import decode
 from batonmq.store.errors import StoreError
 
 if TYPE_CHECKING:
@@ -97,6 +105,7 @@ class ReplicasManager:
         """Start to register and to follow the controllers; returns at once."""
         self._ha.on_sync_state_change = self._proposals.changed.set
         self._ha.on_master_silent = self._heartbeats.send
+        self._ha.identify_master_with(self._check_master)
         self._tasks = [
             asyncio.get_running_loop().create_task(lasting(work, "link to the controllers"))
             for work in (
@@ -282,3 +291,22 @@ class ReplicasManager:
                     log.debug("replication port of master %s: %s", role.master_address, error)
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, 1.0)
+
+    async def _check_master(self) -> None:
+        """See `LocalReplica.check_master`. A broker that does not say its name is trusted."""
+        config, address = self._broker.settings.broker, self._broker.role.master_address
+        if address is None:
+            return
+        try:
+            answer = await self._broker.client.call(
+                address, GetBrokerEpochCache(), timeout_ms=HA_ADDRESS_TIMEOUT_MS
+            )
+            found = decode(bytes(answer.body), EpochEntryCache)
+        except MQError as error:
+            log.debug("master %s does not say its name: %s", address, error)
+            return
+        if (found.cluster_name, found.broker_name) != (config.broker_cluster_name, config.broker_name):
+            raise ForeignMaster(
+                f"at {address} is broker {found.broker_name} of cluster {found.cluster_name}, not "
+                f"{config.broker_name} of {config.broker_cluster_name}: another broker has this address now"
+            )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,9 +18,17 @@ if TYPE_CHECKING:
     from batonmq.ha.security import LinkSecurity
 
 
+class ForeignMaster(Exception):
+    """The broker at the master's address belongs to another broker set."""
+
+
+async def _trusted() -> None:
+    """Default of `LocalReplica.check_master`."""
+
+
 @dataclass(slots=True, eq=False)
 class LocalReplica:
-    """One for the life of a broker; only `broker_id` changes."""
+    """One for the life of a broker; only `broker_id` and `check_master` change."""
 
     store: ReplicatedLog
     epoch_file: EpochFile
@@ -37,6 +45,9 @@ class LocalReplica:
     """A slave acknowledges what is on disk, not what is in the page cache."""
     broker_id: int = -1
     """This broker's id at the controller; set before a role is taken."""
+    check_master: Callable[[], Awaitable[None]] = _trusted
+    """Makes sure that the broker at the master's address is of this broker set. Awaited once a link stands,
+    before the first change to the log and the first ack. Raises `ForeignMaster`, `NetError`."""
 
     @property
     def epochs(self) -> EpochCache:

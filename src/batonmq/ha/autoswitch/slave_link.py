@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from batonmq.ha.autoswitch.core import Append, Confirm, Effect, Learn, SlaveSession, StartOver, Truncate
+from batonmq.ha.autoswitch.local import ForeignMaster
 from batonmq.ha.link import Link
 from batonmq.ha.proof import ProofFailed, SlaveProof
+from batonmq.net.errors import NetError
 from batonmq.protocol.ha_frames import HAFrameError
 from batonmq.store.errors import StoreError
 
@@ -59,7 +61,8 @@ class SlaveLink(Link):
         self._proof = SlaveProof(key, local.nonce()) if key is not None else None
         self._opened_ms = 0
         self.untrusted = False
-        """The link ended because one side has not proved to belong to the group: trying again is useless."""
+        """The link ended because one side does not belong to the group, or has not proved to: trying again
+        soon is useless."""
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.last_read_ms = 0
         self.last_write_ms = 0
@@ -134,10 +137,13 @@ class SlaveLink(Link):
                     self._write(answer + self.session.open())
                 if not data:
                     return
+            known = self.session.transferring
             effects = self.session.receive(data, local.bounds(), local.running.now_ms())
+            if self.session.transferring and not known:
+                self._slowly(self._begin(effects))
+                return
             if any(not isinstance(effect, Append | Confirm) for effect in effects):
-                self._transport.pause_reading()
-                self._slow = asyncio.get_running_loop().create_task(self._apply_slowly(effects))
+                self._slowly(self._apply_slowly(effects))
                 return
             for effect in effects:
                 self._apply(effect)
@@ -156,8 +162,29 @@ class SlaveLink(Link):
         elif isinstance(effect, Confirm):
             store.confirm_offset = max(store.confirm_offset, effect.offset)
 
+    def _slowly(self, work: Coroutine[Any, Any, None]) -> None:
+        """Nothing is read until `work` is done."""
+        assert self._transport is not None
+        self._transport.pause_reading()
+        self._slow = asyncio.get_running_loop().create_task(work)
+
+    async def _begin(self, effects: Sequence[Effect]) -> None:
+        """The handshake's effects, once it is known whose handshake it was.
+
+        The address of a machine that is gone may be given to a broker of another set. Without this question
+        a slave would cut its log for that broker, and count as a copy of that broker's messages.
+        """
+        try:
+            await self._local.check_master()
+        except ForeignMaster as error:
+            self.untrusted = True
+            self.close(str(error))
+        except NetError as error:
+            self.close(f"the master does not say which broker it is: {error}")
+        await self._apply_slowly(effects)
+
     async def _apply_slowly(self, effects: Sequence[Effect]) -> None:
-        """Effects of which some cut the log or wait for the disk; nothing is read until they are done."""
+        """Effects of which some cut the log or wait for the disk."""
         store, epochs = self._local.store, self._local.epoch_file
         loop = asyncio.get_running_loop()
         try:
