@@ -250,7 +250,11 @@ class BrokerService:
         config = settings.broker
         light_queues = settings.store.light_queues
         role = RoleState()
-        stats = BrokerStats(clock.now_ms(), merge_light=light_queues and not config.enable_lmq_stats)
+        stats = BrokerStats(
+            clock.now_ms(),
+            merge_light=light_queues and not config.enable_lmq_stats,
+            own_topics=(config.broker_cluster_name, config.broker_name),
+        )
         replication = self._make_replication(store)
         appender = Appender(store, settings, role, stats, clock, replication)
         tables = Tables(

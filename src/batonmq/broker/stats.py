@@ -7,7 +7,7 @@ Counting costs one dictionary lookup; rates are computed from samples that the m
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -18,7 +18,7 @@ from batonmq.protocol.bodies.statistics import (
     TOPIC_PUT_NUMS,
     TOPIC_PUT_SIZE,
 )
-from batonmq.protocol.names import LIGHT_PREFIX, is_light
+from batonmq.protocol.names import LIGHT_PREFIX, is_light, is_system_topic
 
 if TYPE_CHECKING:
     from batonmq.protocol.message.record import StoredMessage
@@ -109,10 +109,14 @@ class Counter:
 class BrokerStats:
     """All counters of one broker, since it started."""
 
-    def __init__(self, now_ms: int, *, merge_light: bool = False) -> None:
+    def __init__(
+        self, now_ms: int, *, merge_light: bool = False, own_topics: Collection[str] = frozenset()
+    ) -> None:
         """`merge_light`: what is consumed from light queues is counted as from one of them, and for their
-        groups as for one group: there may be very many."""
+        groups as for one group: there may be very many. `own_topics`: the topics that are named after the
+        broker and its cluster, for probes."""
         self._merge_light = merge_light
+        self._own_topics = own_topics
         self.started_ms = now_ms
         self._counters: dict[tuple[str, str], Counter] = {}
         self.put_messages = Counter()
@@ -125,11 +129,14 @@ class BrokerStats:
         """Pulls that found messages."""
         self.missed_pulls = Counter()
         """Pulls that found none."""
+        self.users_put = self.users_get = 0
+        """Messages of users' topics that were stored, and delivered: a delayed message is stored in a system
+        topic, too."""
         self._day = now_ms // _DAY_MS
         self.put_by_yesterday = self.put_by_today = 0
-        """`put_messages` at the beginning of yesterday and of today (UTC)."""
+        """`users_put` at the beginning of yesterday and of today (UTC)."""
         self.get_by_yesterday = self.get_by_today = 0
-        """`get_messages` at the beginning of yesterday and of today (UTC)."""
+        """`users_get` at the beginning of yesterday and of today (UTC)."""
         self.sample(now_ms)
 
     # -- counting
@@ -140,6 +147,8 @@ class BrokerStats:
         self._counter(TOPIC_PUT_SIZE, topic).add(size)
         self.put_messages.add(messages)
         self.put_bytes.add(size)
+        if self._is_users(topic):
+            self.users_put += messages
 
     def count_append(self, messages: Sequence[StoredMessage], results: Sequence[PutResult]) -> None:
         """Count one append. Hot path: one counter update per topic, not per message."""
@@ -165,6 +174,8 @@ class BrokerStats:
         self._counter(GROUP_GET_SIZE, key).add(size)
         self.get_messages.add(messages)
         self.found_pulls.add(1)
+        if self._is_users(topic):
+            self.users_get += messages
 
     def count_pop(self, group: str, topic: str, messages: int, size: int, *, retry: bool) -> None:
         """Of what `count_get` counts, `messages` were popped from the topic, or (`retry`) its retry topic."""
@@ -175,6 +186,9 @@ class BrokerStats:
     def count_send_back(self, group: str, topic: str) -> None:
         """A group failed to consume a message."""
         self._counter(SNDBCK_PUT_NUMS, self._key(topic, group)).add(1)
+
+    def _is_users(self, topic: str) -> bool:
+        return not is_system_topic(topic) and topic not in self._own_topics
 
     def _key(self, topic: str, group: str) -> str:
         if self._merge_light:
@@ -198,8 +212,8 @@ class BrokerStats:
         day = now_ms // _DAY_MS
         if day != self._day:
             self._day = day
-            self.put_by_yesterday, self.put_by_today = self.put_by_today, self.put_messages.total
-            self.get_by_yesterday, self.get_by_today = self.get_by_today, self.get_messages.total
+            self.put_by_yesterday, self.put_by_today = self.put_by_today, self.users_put
+            self.get_by_yesterday, self.get_by_today = self.get_by_today, self.users_get
 
     def forget_topic(self, topic: str) -> None:
         self._forget(lambda key: key == topic or key.startswith(f"{topic}@"))

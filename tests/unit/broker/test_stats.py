@@ -12,6 +12,7 @@ from batonmq.broker.stats import (
     Snapshot,
 )
 from batonmq.protocol.message.record import StoredMessage
+from batonmq.protocol.names import SCHEDULE_TOPIC
 from batonmq.store.results import PutResult, PutStatus
 
 DAY = 86_400_000
@@ -81,6 +82,18 @@ def test_days(sample_every_ms: int) -> None:
     stats.count_put("t", 1, 1)
     assert (stats.put_by_yesterday, stats.put_by_today, stats.put_messages.total) == (10, 15, 16)
     assert (stats.get_by_yesterday, stats.get_by_today, stats.get_messages.total) == (0, 4, 4)
+
+
+def test_messages_of_system_topics_are_not_among_the_days_messages() -> None:
+    """As in RocketMQ: a delayed message would count twice, probes would count at all."""
+    stats = BrokerStats(now_ms=5 * DAY + 1, own_topics=("cluster", "broker-a"))
+    for topic in ("t", SCHEDULE_TOPIC, "cluster", "broker-a"):
+        stats.count_put(topic, 1, 1)
+        stats.count_get("g", topic, 2, 1)
+    assert (stats.users_put, stats.users_get) == (1, 2)
+    assert (stats.put_messages.total, stats.get_messages.total) == (4, 8)
+    stats.sample(6 * DAY)
+    assert (stats.put_by_today, stats.get_by_today) == (1, 2)
 
 
 def test_counters_of_a_deleted_topic_or_group_are_dropped() -> None:
