@@ -106,12 +106,16 @@ class Scenario:
     # -- the client ---------------------------------------------------------------------------------------
 
     async def _create_topic(self) -> None:
-        """Again if the master is killed meanwhile."""
+        """Again if the master is killed meanwhile: the nemesis may strike soon after the first election."""
+        loop = self.cluster.loop
         async with self.cluster.admin() as admin, asyncio.timeout(HEAL_S):
+            began = loop.now
             while True:
                 try:
                     await admin.create_topic(TOPIC, QUEUES)
-                except (ClientError, MQError, NetError):
+                except (ClientError, MQError, NetError, LookupError):
+                    if loop.now - began > START_UP_S:
+                        self.cluster.heal()  # it may have struck all, and starts none before its turn
                     await asyncio.sleep(0.2)
                 else:
                     return

@@ -30,6 +30,8 @@ EVER_FAILED: dict[tuple[int, int | None], str] = {
     # The simulator looked where nobody was:
     (41278, 2): "a controller noticed broken connections late and held an election when all was healed",
     (139, None): "the client gave up when the master was killed while it created the topic",
+    (7101061, None): "the client gave up when there was no master while it created the topic",
+    (7101143, None): "all were killed while the client created the topic, and none was started again",
     (41316, 2): "a leader was looked for among controllers that still read their logs",
 }
 """Seeds that once broke an invariant, with the replicas asked for, and what was wrong: they stay for ever."""
