@@ -237,7 +237,8 @@ class QueueDispatcher:
                 code = tags_code(properties) if unit_code is None else unit_code(properties, stored_at)
                 unit = pack_unit(physical, size, code)
                 units += unit
-                stored = stored_at
+                if stored_at > stored:
+                    stored = stored_at
                 if light is not None and LIGHT_MARK in properties:
                     for light_queue, light_offset in light.places(topic, properties, physical):
                         self._collect_light(light_queue, light_offset, unit, physical, touched)
@@ -296,12 +297,14 @@ class QueueDispatcher:
         for queue in self._queues:
             queue.next_offset = queue.max_offset
         position, max_offset = self.offset, self._log.max_offset
+        stored = self._log.last_timestamp
         self.records_end = position
         while (file := self._log.files.file_at(position)) is not None and position < max_offset:
             for record in read_records(
                 file.map, position - file.base, min(file.size, max_offset - file.base)
             ):
                 position += record.size
+                stored = max(stored, record.store_timestamp)
                 if record.has_unit:
                     topic, physical = record.topic, record.physical_offset
                     found = self._queues.of_record(topic, record.queue_id, physical)
@@ -316,6 +319,7 @@ class QueueDispatcher:
                 # A filler that came in part is cut: a message appended within it would never be found.
                 break
             position = file.base + file.size
+        self._log.last_timestamp = stored
         return position
 
     def _count(self, queue: ConsumeQueue, queue_offset: int) -> None:

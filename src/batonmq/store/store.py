@@ -52,6 +52,10 @@ log = logging.getLogger(__name__)
 _MAX_PULL_BYTES = 128 << 20
 _LONGEST_TAIL = 8 << 20
 """See `MessageStore.last_record_begin`."""
+_MAX_AHEAD_MS = 600_000
+"""Store times do not go back at a restart either, unless a clock was further ahead of this one: delayed
+messages are late by as much, and a restart ends that."""
+
 _NO_FEATURES = StorePolicy()
 
 
@@ -93,6 +97,9 @@ class MessageStore:
         )
         crc = config.check_crc_on_recover
         clean = recover(self._log, self._queues, checkpoint, self._abort_path, clean=clean, crc=crc)
+        newest = self._log.store_time(self._queues.last_record_begin())
+        if newest <= clock.now_ms() + _MAX_AHEAD_MS:
+            self._log.last_timestamp = max(0, newest)
         self._light = LightQueues(self._queues, config.light_queue_limit) if config.light_queues else None
         self._dispatcher = QueueDispatcher(self._log, self._queues, policy.observers, self._light)
         self._indexer: Indexer | None = None
@@ -187,7 +194,8 @@ class MessageStore:
 
     @property
     def last_timestamp(self) -> int:
-        """Store time in ms of the newest message known; 0 if none was seen since the store was opened."""
+        """Store time in ms of the newest message known. 0 if there is none, or none was seen since the store
+        was opened and those before are from a clock that was far ahead."""
         return self._log.last_timestamp
 
     @property

@@ -67,3 +67,52 @@ def test_a_read_only_store_reads_all_records(opener):
     assert file.base <= report.damage.physical_offset <= file.base + 300
     with pytest.raises(StoreError, match="no commit log"):
         verify(opener.root / "nothing")
+
+
+@pytest.mark.parametrize("flushed", [True, False])
+def test_store_times_do_not_go_back_when_a_store_is_opened_with_a_clock_behind(opener, flushed):
+    store = opener()
+    opener.clock.set_wall(opener.clock.now_ms() + 120_000)
+    opener.put(store, opener.message())
+    newest = opener.clock.now_ms()
+    if flushed:
+        store.flush_queues()
+    store.abandon()
+    opener.clock.set_wall(newest - 120_000)
+    again = opener()
+    assert again.last_timestamp == newest
+    opener.put(again, opener.message())
+    assert again.queue_store_time("T", 0, 1) == newest
+
+
+def test_opening_a_store_ends_the_store_times_of_a_clock_that_was_far_ahead(opener):
+    """Delayed messages would be late by as much, for ever."""
+    store = opener()
+    now = opener.clock.now_ms()
+    opener.clock.set_wall(now + 3_600_000)
+    opener.put(store, opener.message())
+    store.close()
+    opener.clock.set_wall(now)
+    again = opener()
+    opener.put(again, opener.message())
+    assert again.queue_store_time("T", 0, 1) == now
+
+
+@pytest.mark.parametrize("confirmed", [True, False])
+def test_a_new_master_knows_the_newest_store_time_of_its_log(opener, confirmed):
+    """Of records that came from two masters at once, or that are not confirmed yet."""
+    source = opener("source")
+    opener.clock.set_wall(opener.clock.now_ms() + 120_000)
+    opener.put(source, opener.message())
+    newest = opener.clock.now_ms()
+    source.abandon()
+    opener.clock.set_wall(newest - 700_000)
+    source = opener("source")
+    opener.put(source, opener.message())
+    copy = opener("copy", confirm=True)
+    copy.append_raw(0, source.read(0, source.max_offset))
+    if confirmed:
+        copy.confirm_offset = copy.max_offset
+        copy.dispatch()
+    opener.put(copy, opener.message())
+    assert copy.last_timestamp == newest
