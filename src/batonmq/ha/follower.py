@@ -8,8 +8,8 @@ import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
+from batonmq.common.addresses import host_and_port
 from batonmq.ha.port import MasterStatus
-from batonmq.net.client import split_address
 
 if TYPE_CHECKING:
     from batonmq.ha.config import HAConfig
@@ -196,7 +196,7 @@ class Follower(Generic[L]):
             dialled_s, end = loop.time(), store.max_offset
             longest_s = RECONNECT_S[1]
             try:
-                host, port = split_address(address)
+                host, port = host_and_port(address)
                 async with asyncio.timeout(self._config.ha_connect_timeout / 1000):
                     await loop.create_connection(
                         lambda link=link: link.protocol,
@@ -205,7 +205,9 @@ class Follower(Generic[L]):
                         ssl=security.client,
                         server_hostname=host if security.client else None,
                     )
-            except (OSError, ValueError) as error:  # TimeoutError and SSLError are OSErrors
+            except (OSError, ValueError) as error:
+                # TimeoutError and SSLError are OSErrors; ValueError: what a name server or the master gave as
+                # its address is none.
                 problem = f"cannot connect to master {address}: {error or type(error).__name__}"
                 if isinstance(error, ssl.SSLError):
                     longest_s = RECONNECT_UNTRUSTED_S

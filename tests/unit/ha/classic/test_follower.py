@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from batonmq.ha import follower as module
 from batonmq.ha.config import HAConfig
 from batonmq.ha.follower import Follower
@@ -54,3 +56,17 @@ async def test_an_announcement_ends_the_pause(monkeypatch):
 
 async def test_an_announcement_changes_nothing_after_a_refusal_that_will_come_again(monkeypatch):
     assert await attempts(monkeypatch, untrusted=True, hastened=True) == 1
+
+
+@pytest.mark.parametrize("address", ["master", "master:", ":10912", "master:70000", "[::1]"])
+async def test_an_address_that_is_none_is_named_and_the_next_one_followed(replicas, caplog, address):
+    """A name server or a master may give any text as an address."""
+    master, slave = await replicas(2)
+    master.ha.serve()
+    slave.ha.follow(address)
+    await asyncio.sleep(0.05)
+    slave.ha.set_master_address(master.address)
+    async with asyncio.timeout(5):
+        while not slave.ha.following:
+            await asyncio.sleep(0.01)
+    assert f"cannot connect to master {address}: not an address of the form host:port" in caplog.text
