@@ -31,10 +31,17 @@ from batonmq.container.config import ContainerConfig
 from batonmq.controller.config import ControllerConfig
 from batonmq.ha.config import HAConfig
 from batonmq.namesrv.config import NamesrvConfig
+from batonmq.net.limits import Limits
+from batonmq.net.open_files import RESERVE, raise_file_limit
 from batonmq.net.tls import TlsConfig
 from batonmq.raft.errors import StorageCorrupt
 from batonmq.store.config import StoreConfig
 from batonmq.store.errors import StoreError
+
+log = logging.getLogger(__name__)
+
+OPEN_FILES = 65_536
+"""The limit of open files that a program gives itself, where its hard limit is not lower."""
 
 
 class Service(Protocol):
@@ -84,6 +91,7 @@ def run(program: str, config_path: Path | None, make: Callable[[], Sequence[Serv
     """
 
     set_up()
+    allow_files(program)
     try:
         services = make()
     except ConfigError as error:
@@ -102,6 +110,20 @@ def run(program: str, config_path: Path | None, make: Callable[[], Sequence[Serv
     if cause is None:
         return 0
     return _fail(program, f"stopped itself: {reason(cause) if isinstance(cause, OSError) else cause}")
+
+
+def allow_files(program: str) -> None:
+    """Raise this process's limit of open files, as Java does for its programs: a broker that may open no more
+    files than the usual 1024 cannot open its log once it has so many clients."""
+    wanted = Limits().max_connections
+    allowed = raise_file_limit(OPEN_FILES - RESERVE)
+    if allowed < wanted and program != "controller":  # which has a limit of its own, and says so
+        log.warning(
+            "connections beyond about %d are refused: this process may not open more files; raise its limit "
+            "(ulimit -n, LimitNOFILE) to %d",
+            allowed,
+            wanted + RESERVE,
+        )
 
 
 def _say(line: str) -> None:

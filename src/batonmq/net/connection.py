@@ -67,7 +67,7 @@ class Connection(asyncio.Protocol):
         accepted: bool,
         address: str = "?",
         credentials: Credentials | None = None,
-        on_open: Callable[[Connection], None] | None = None,
+        on_open: Callable[[Connection, asyncio.Transport], None] | None = None,
         on_close: Callable[[Connection], None] | None = None,
     ) -> None:
         """`warnings` are the owner's, for all its connections: a bad peer closes one and opens the next.
@@ -124,7 +124,7 @@ class Connection(asyncio.Protocol):
         self.tls = tls_peer(transport)
         self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes)
         if self._on_open is not None:
-            self._on_open(self)
+            self._on_open(self, self._transport)
 
     def data_received(self, data: bytes) -> None:
         self.touched = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import resource
 from typing import Final
 
@@ -20,3 +21,17 @@ def raise_file_limit(connections: int) -> int:
         soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     return connections if soft == resource.RLIM_INFINITY else min(connections, max(1, soft - RESERVE))
+
+
+def spare_file(transport: asyncio.BaseTransport) -> bool:
+    """Whether enough files can still be opened with this accepted connection open.
+
+    A process gets the lowest descriptor that is free, so the connection's own says how many there are,
+    whoever has them. The last ones are kept for files: a store that cannot open its log has to stop.
+    """
+    sock = transport.get_extra_info("socket")
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if sock is None or soft == resource.RLIM_INFINITY:
+        return True
+    descriptor: int = sock.fileno()
+    return descriptor < max(soft // 2, soft - RESERVE)

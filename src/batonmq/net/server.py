@@ -17,6 +17,7 @@ from batonmq.net.connection import Connection
 from batonmq.net.dispatch import Dispatcher
 from batonmq.net.interceptors import Interceptor
 from batonmq.net.limits import Limits
+from batonmq.net.open_files import spare_file
 from batonmq.net.tls import ServerTls, TlsSniffer
 from batonmq.net.turn import LoopTurn
 from batonmq.protocol.errors import MQError
@@ -130,7 +131,15 @@ class RemotingServer:
         if self._tls is None:
             return self._connection()
         idle_s = self._limits.idle_timeout_ms / 1000
-        return TlsSniffer(self._tls, self._connection, self._sniffers, idle_s, self._refused)
+        return TlsSniffer(self._tls, self._connection, self._sniffers, idle_s, self._refused, self._no_room)
+
+    def _no_room(self, transport: asyncio.BaseTransport) -> str | None:
+        """Why one more connection cannot be kept; None if it can."""
+        if len(self.connections) + len(self._sniffers) >= self._limits.max_connections:
+            return f"refused: {self._limits.max_connections} connections are open already"
+        if not spare_file(transport):
+            return "refused: this process may not open more files; raise its limit (ulimit -n, LimitNOFILE)"
+        return None
 
     def _refused(self, peer: object, why: str) -> None:
         """A peer that TLS keeps out, and that may try again for ever."""
@@ -152,11 +161,12 @@ class RemotingServer:
             on_close=self._closed,
         )
 
-    def _opened(self, connection: Connection) -> None:
-        if self._stopping or len(self.connections) + len(self._sniffers) >= self._limits.max_connections:
-            if not self._stopping:
-                most = self._limits.max_connections
-                self._warn(connection.peer, f"refused: {most} connections are open already")
+    def _opened(self, connection: Connection, transport: asyncio.Transport) -> None:
+        if self._stopping:
+            connection.abort()
+            return
+        if (why := self._no_room(transport)) is not None:
+            self._warn(connection.peer, why)
             connection.abort()
             return
         interceptors = self._dispatcher.interceptors
@@ -211,6 +221,13 @@ class RemotingServer:
                 connection.touched = False
                 connection.last_active = now
             elif idle_s and now - connection.last_active >= idle_s:
+                if connection.closed:
+                    self._warn(
+                        connection.peer, f"does not read its answers: {connection.unsent} bytes dropped"
+                    )
+                    connection.abort()
+                    continue
                 log.info("%s idle for %.0f s, closing", connection.peer, idle_s)
+                connection.last_active = now  # as long again for what it has not read
                 connection.close()
         self._schedule_sweep()

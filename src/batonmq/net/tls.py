@@ -222,13 +222,16 @@ class TlsSniffer(asyncio.Protocol):
         sniffers: set[TlsSniffer],
         timeout_s: float,
         refused: Callable[[object, str], None],
+        no_room: Callable[[asyncio.BaseTransport], str | None] = lambda transport: None,
     ) -> None:
-        """`refused` is called with each peer that TLS keeps out, and why."""
+        """`refused` is called with each peer that is kept out, and why. `no_room`: why one more connection
+        cannot be kept; None if it can."""
         self._tls = tls
         self._factory = factory
         self._sniffers = sniffers
         self._timeout_s = timeout_s
         self._refused = refused
+        self._no_room = no_room
         self._transport: asyncio.Transport | None = None
         self._peer: object = "?"
         self._timer: asyncio.TimerHandle | None = None
@@ -238,6 +241,10 @@ class TlsSniffer(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from asyncio's
         self._peer = transport.get_extra_info("peername")
+        if (why := self._no_room(transport)) is not None:
+            self._refuse(why)
+            self._transport.abort()
+            return
         self._sniffers.add(self)
         if self._timeout_s:
             self._timer = asyncio.get_running_loop().call_later(self._timeout_s, self.abort)
@@ -280,7 +287,7 @@ class TlsSniffer(asyncio.Protocol):
         protocol = self._factory()
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
-        if data:
+        if data and not transport.is_closing():  # else it was refused, and so is what it asks for
             protocol.data_received(data)
 
     async def _upgrade(self, hello: bytes) -> None:
@@ -302,6 +309,9 @@ class TlsSniffer(asyncio.Protocol):
             self._done()
             self._transport = None
             return
+        except asyncio.CancelledError:
+            self._done()  # asyncio's TLS does not tell its protocol about the end of a handshake
+            raise
         finally:
             # The error's traceback holds this frame, and `upgrade` the error: the circle would keep the
             # buffers of each failed handshake (300 KB) until the collector comes by, for which a flood of

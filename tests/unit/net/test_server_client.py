@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import resource
 import socket
 import struct
 import sys
@@ -502,6 +503,31 @@ async def test_an_idle_connection_is_closed_and_a_busy_one_is_not() -> None:
         assert not server.connections
 
 
+@pytest.mark.parametrize("last", [b"", b"\xff" * 8])
+async def test_a_peer_that_never_reads_is_dropped_in_the_end(
+    last: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A connection closed with answers that its peer does not take would stay for ever, with all of them.
+    `last`: it was closed as idle, or for a bad frame."""
+
+    def much(request: Request) -> Reply:
+        return Reply(body=bytes(1 << 20))
+
+    limits = Limits(idle_timeout_ms=150, write_buffer_bytes=1 << 26)
+    async with pair(dispatcher(echo=much), limits=limits) as (server, _, address):
+        host, _, port = address.rpartition(":")
+        _, writer = await asyncio.open_connection(host, int(port), limit=1)
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(encode(Command(ECHO, {})) * 20 + last)
+        async with asyncio.timeout(5):
+            while not server.connections:
+                await asyncio.sleep(0.001)
+            while server.connections:
+                await asyncio.sleep(0.01)
+        writer.transport.abort()
+    assert ("sent a bad frame" if last else "does not read its answers") in caplog.text
+
+
 async def test_connections_above_the_limit_are_refused(caplog: pytest.LogCaptureFixture) -> None:
     async with pair(dispatcher(echo=echo), limits=Limits(max_connections=2)) as (server, client, address):
         others = [RemotingClient() for _ in range(2)]
@@ -518,6 +544,20 @@ async def test_connections_above_the_limit_are_refused(caplog: pytest.LogCapture
         assert (await others[1].invoke(address, Command(ECHO, {}, b"in"))).body == b"in"
         await others[1].close()
     assert caplog.text.count("refused: 2 connections are open already") == 1
+
+
+async def test_connections_are_refused_before_there_are_no_files_for_the_store(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with pair(dispatcher(echo=echo)) as (_, client, address):
+        assert (await client.invoke(address, Command(ECHO, {}, b"in"))).body == b"in"
+        monkeypatch.setattr(resource, "getrlimit", lambda which: (8, 8))
+        other = RemotingClient()
+        with pytest.raises(ConnectionLost):
+            await other.invoke(address, Command(ECHO, {}))
+        assert (await client.invoke(address, Command(ECHO, {}, b"in"))).body == b"in"
+        await other.close()
+    assert "refused: this process may not open more files" in caplog.text
 
 
 async def open_at(servers: list[RemotingServer], expected: list[int]) -> None:

@@ -20,6 +20,7 @@ from batonmq.common.config import ConfigError
 from batonmq.common.config_loader import load
 from batonmq.net import (
     ConnectFailed,
+    Connection,
     ConnectionLost,
     Dispatcher,
     Interceptor,
@@ -29,6 +30,8 @@ from batonmq.net import (
     Reply,
 )
 from batonmq.net.tls import TlsConfig, TlsPeer, TlsSniffer, client_context, distinguished_name, server_tls
+from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.errors import MQError
 from batonmq.protocol.frame import Command, encode
 
 ECHO = 30001
@@ -258,6 +261,86 @@ def test_garbage_and_silence_instead_of_a_handshake_are_ended(certificate: tuple
         writer.close()
 
     on_both_loops(main)
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["first byte", "hello"])
+def test_handshakes_that_never_end_are_forgotten(certificate: tuple[str, str], whole: bool) -> None:
+    """They would count as connections for ever, and in the end nobody else would be let in."""
+    cert, key = certificate
+    context = client_context(TlsConfig(enable=True))
+    assert context is not None
+
+    async def main() -> None:
+        server = make_server(TlsConfig(server_cert_path=cert, server_key_path=key), idle_timeout_ms=150)
+        await server.start()
+        outgoing = ssl.MemoryBIO()
+        with pytest.raises(ssl.SSLWantReadError):
+            context.wrap_bio(ssl.MemoryBIO(), outgoing).do_handshake()
+        hello = outgoing.read()
+        writers = []
+        for _ in range(3):
+            _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(hello if whole else hello[:1])
+            writers.append(writer)
+        while len(server._sniffers) < 3:
+            await asyncio.sleep(0.001)
+        async with asyncio.timeout(5):
+            while server._sniffers:
+                await asyncio.sleep(0.01)
+        for writer in writers:
+            writer.close()
+        await server.stop()
+
+    on_both_loops(main)
+
+
+def test_silent_connections_are_bounded_as_others(
+    certificate: tuple[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each takes a file descriptor before it has said a word."""
+    cert, key = certificate
+
+    async def main() -> None:
+        server = make_server(TlsConfig(server_cert_path=cert, server_key_path=key), max_connections=3)
+        await server.start()
+        peers = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(8)]
+        ended = await asyncio.gather(
+            *(asyncio.wait_for(reader.read(), 0.3) for reader, _ in peers), return_exceptions=True
+        )
+        assert [type(each) is TimeoutError for each in ended].count(True) == 3
+        assert len(server._sniffers) == 3
+        for _, writer in peers:
+            writer.close()
+        await server.stop()
+
+    on_both_loops(main)
+    assert "refused: 3 connections are open already" in caplog.text
+
+
+def test_what_a_refused_connection_asks_for_is_not_done(certificate: tuple[str, str]) -> None:
+    """Its first request came along with its first byte."""
+    cert, key = certificate
+    served: list[Command] = []
+
+    def refuse(connection: Connection) -> None:
+        raise MQError(ResponseCode.NO_PERMISSION, "not here")
+
+    async def main() -> None:
+        table = Dispatcher()
+        table.on_code(ECHO, lambda request: served.append(request.command))
+        table.intercept(Interceptor(opened=refuse))
+        tls = server_tls(TlsConfig(server_cert_path=cert, server_key_path=key))
+        server = RemotingServer(table, "127.0.0.1", 0, tls=tls)
+        await server.start()
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(encode(Command(ECHO, {})))
+        with contextlib.suppress(ConnectionResetError):
+            await asyncio.wait_for(reader.read(), 5)
+        writer.close()
+        await server.stop()
+
+    on_both_loops(main)
+    assert not served
 
 
 @pytest.mark.parametrize(
