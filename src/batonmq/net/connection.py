@@ -175,7 +175,7 @@ class Connection(asyncio.Protocol):
     @property
     def congested(self) -> bool:
         """The peer reads slower than we write; large answers had better wait."""
-        return self._write_paused
+        return self._write_paused or self._out_size >= self._limits.write_buffer_bytes
 
     def _dispatch(self, commands: Iterable[Command]) -> None:
         dispatcher = self._dispatcher

@@ -167,3 +167,21 @@ async def test_a_reset_offset_is_given_to_the_next_pull_once(start: Starter) -> 
     assert answer.code == ResponseCode.PULL_OFFSET_MOVED
     assert isinstance(answer.header, PullMessageResponse) and answer.header.next_begin_offset == 1
     assert (await rig.pull(1)).code == ResponseCode.SUCCESS
+
+
+async def test_held_pulls_are_not_all_answered_with_messages_that_nobody_takes(start: Starter) -> None:
+    """A message answers all pulls of its queue at once, and a connection may hold thousands of them."""
+    rig = await start()
+    await rig.send()
+    held = [asyncio.ensure_future(rig.pull(1, sys_flag=HOLD)) for _ in range(40)]
+    await asyncio.sleep(0.2)
+    body = bytes(400_000)
+    await rig.send(body)
+    answers = await asyncio.gather(*held)
+    taken = [answer for answer in answers if answer.code == ResponseCode.SUCCESS]
+    later = [answer for answer in answers if answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY]
+    assert len(taken) + len(later) == 40
+    assert 4_000_000 <= sum(len(answer.body) for answer in taken) < 6_000_000
+    assert {answer.header.next_begin_offset for answer in later} == {1}  # type: ignore[union-attr]
+    (message,) = decode_records((await rig.pull(1, sys_flag=HOLD)).body)
+    assert message.body == body
