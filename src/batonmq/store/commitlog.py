@@ -16,7 +16,7 @@ from batonmq.protocol.buffers import Buffer
 from batonmq.protocol.message.layout import SIZE_MAGIC
 from batonmq.store.errors import StoreError
 from batonmq.store.mapped import MappedFile, MappedLog, read_path, sync_path
-from batonmq.store.scan import read_record, read_records
+from batonmq.store.scan import read_records
 
 log = logging.getLogger(__name__)
 
@@ -213,13 +213,13 @@ class CommitLog:
         return None
 
     def store_time(self, offset: int) -> int:
-        """Store time in ms of the record at an offset; -1 if the log does not reach there."""
+        """Store time in ms of the record at an offset; -1 if the log does not reach there, or is damaged."""
         file = self.files.file_at(offset)
         if file is None or offset >= self.max_offset:
             return -1
-        at = offset - file.base
-        size, magic = SIZE_MAGIC.unpack_from(file.map, at)
-        return read_record(file.map, at, size, magic).store_timestamp
+        end = min(file.size, self.max_offset - file.base)
+        record = next(read_records(file.map, offset - file.base, end), None)
+        return -1 if record is None else record.store_timestamp
 
     def record_after(self, offset: int) -> int:
         """Where the record behind the one at `offset` begins; the log's first if there is none."""

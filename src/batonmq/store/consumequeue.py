@@ -55,8 +55,12 @@ class OpenFiles:
             return fd
         if create_size:
             fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-            if os.fstat(fd).st_size < create_size:
-                os.ftruncate(fd, create_size)
+            try:
+                if os.fstat(fd).st_size < create_size:
+                    os.ftruncate(fd, create_size)
+            except BaseException:
+                os.close(fd)
+                raise
         else:
             fd = os.open(path, os.O_RDWR)
         if len(self._fds) >= self._limit:
@@ -153,6 +157,15 @@ class ConsumeQueue:
         self._tail = (-1, "")
 
     # -- loading and cutting
+
+    def drop_short(self) -> None:
+        """Delete the first file that is shorter than it was made, and those behind it, last one first: then
+        `lost_end` says from where on the queue has to be rebuilt. The process was killed while it made or cut
+        the file, or the file was damaged."""
+        sizes = (Path(self._path(base)).stat().st_size for base in self._bases)
+        short = next((at for at, size in enumerate(sizes) if size < self._size), len(self._bases))
+        while len(self._bases) > short:
+            Path(self._path(self._bases.pop())).unlink()
 
     def hole(self) -> int | None:
         """Where in the commit log the last record ends before a file that is missing between others, 0 if the

@@ -123,11 +123,18 @@ class MappedFile:
             position = upto
 
     def zero_rest(self, position: int) -> None:
-        """Make everything from `position` on read as zeros, by giving the blocks back. Nobody may hold views
-        of that part."""
-        os.ftruncate(self._fd, position)
-        os.ftruncate(self._fd, self.size)
-        self._allocated = 0
+        """Make everything from `position` on read as zeros. The file keeps its size at every moment: one that
+        a crash left shorter would not open again."""
+        while position < self.size:
+            try:
+                position = os.lseek(self._fd, position, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:
+                    return  # nothing but a hole
+                raise
+            end = os.lseek(self._fd, position, os.SEEK_HOLE)
+            self.zero(position, end)
+            position = end
 
     def is_zero(self, position: int, size: int) -> bool:
         """Whether `size` bytes from `position` on are zero, read without the map (see `zero`)."""
@@ -176,8 +183,12 @@ class MappedLog:
         bases = list_bases(directory)
         if writable:
             directory.mkdir(parents=True, exist_ok=True)
-            while bases and (directory / file_name(bases[-1])).stat().st_size == 0:
-                (directory / file_name(bases.pop())).unlink()  # created, then the machine stopped
+        while bases and (directory / file_name(bases[-1])).stat().st_size == 0:
+            empty = directory / file_name(
+                bases.pop()
+            )  # created, then the disk was full, or the machine stopped
+            if writable:
+                empty.unlink()
         for before, base in pairwise(bases):
             if base != before + file_size:
                 raise StoreError(f"{directory}: {file_name(base)} does not follow {file_name(before)}")
@@ -236,7 +247,7 @@ class MappedLog:
             last.zero(offset - last.base, min(last.size, max(0, written_end - last.base)))
 
     def cut_unread(self, offset: int) -> None:
-        """As `cut`, without knowing what was written; nobody may hold views."""
+        """As `cut`, without knowing what was written."""
         self.cut(offset, offset)
         last = self.file_at(offset)
         if last is not None:

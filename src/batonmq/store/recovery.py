@@ -153,7 +153,8 @@ def recover(
     known_good = min(start, commit_log.confirm_offset)
     for queue in queues:
         queue.load(known_good, trusted=clean, holds=partial(_holds, files, queue.topic, queue.queue_id))
-    queues.set_min_physical(files.base)
+    for path in queues.set_min_physical(files.base):
+        path.unlink(missing_ok=True)  # the process was killed while it deleted expired files
     return clean
 
 
@@ -173,6 +174,7 @@ def _mend_queues(
         mark_in_use(abort_path)
 
     for queue in queues:
+        queue.drop_short()
         while (end := queue.hole()) is not None:
             expired = 0 < end <= min_offset  # all that is before the hole
             if not expired:

@@ -65,6 +65,22 @@ def test_old_files_go_and_offsets_stay(opener):
     assert opener.put(again, opener.message())[0].queue_offset == 400
 
 
+def test_a_crash_while_expired_files_are_deleted_leaves_none_behind(opener):
+    store = opener(file_reserved_time=1)
+    opener.put(store, *numbered(opener, 400))
+    opener.usage = 0.8
+    opener.clock.advance(10**12)
+    queue_files = [path for path in store.delete_expired() if "consumequeue" in path.parts or path.unlink()]
+    assert queue_files
+    store.abandon()
+    again = opener()
+    assert not any(path.exists() for path in queue_files)
+    assert (
+        len(opener.bodies(again))
+        == again.queue_bounds("T", 0).max_offset - again.queue_bounds("T", 0).min_offset
+    )
+
+
 def test_views_outlive_the_files_they_show(opener):
     store = opener()
     opener.put(store, *numbered(opener, 200))

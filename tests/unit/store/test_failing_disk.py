@@ -149,6 +149,24 @@ def test_full_consume_queues_catch_up_later(opener, monkeypatch, caplog):
     assert opener.bodies(store) == [b"0", b"1", b"2", b"0", b"1", b"2", b"last"]
 
 
+def test_a_queue_file_that_cannot_get_its_size_leaves_no_descriptor(opener, monkeypatch):
+    store = opener()
+
+    def full(fd, size):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    opener.put(store, opener.message(b"0"))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "ftruncate", full)
+        opener.put(store, opener.message(b"0", queue_id=1))
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(5):
+            store.dispatch()
+        assert len(os.listdir("/proc/self/fd")) == before
+    store.dispatch()
+    assert opener.bodies(store, 1) == [b"0"]
+
+
 def _at(records, offset, size):
     """Records of `size` bytes moved to another commit log offset."""
     moved = bytearray(records)

@@ -150,3 +150,15 @@ def test_offsets_are_found_by_time(opener):
     assert store.earliest_message_time("T", 0) == store.earliest_message_time() == begin
     assert store.queue_store_time("T", 0, 5) == begin + 20
     assert store.queue_store_time("T", 0, 6) == store.earliest_message_time("no") == -1
+
+
+@pytest.mark.parametrize("damage", [bytes(40), b"\xff" * 40, b"\0\0\0\1"])
+def test_a_damaged_record_has_no_time(opener, damage):
+    """The times of the others can still be asked for, by admin tools and metrics."""
+    store = opener()
+    results = opener.put(store, *numbered(opener, 9))
+    for number in 0, 4:
+        mapped.write_all(store._log.files.files[0]._fd, damage, results[number].physical_offset)
+    assert store.earliest_message_time() == store.queue_store_time("T", 0, 4) == -1
+    stored = store.queue_store_time("T", 0, 1)
+    assert store.offset_by_time("T", 0, stored + 1) == 9

@@ -116,3 +116,13 @@ def test_a_new_master_knows_the_newest_store_time_of_its_log(opener, confirmed):
         copy.dispatch()
     opener.put(copy, opener.message())
     assert copy.last_timestamp == newest
+
+
+def test_a_store_is_read_whose_last_file_has_only_been_created(opener):
+    """By a live store in this moment, by one whose disk is full, or by one that was killed."""
+    store = opener()
+    opener.put(store, *numbered(opener, 150))
+    (opener.root / "store/commitlog" / f"{store._log.files.end:020d}").touch()
+    assert verify(opener.root / "store").ok
+    assert len(list(read_store(opener.root / "store"))) == 150
+    assert len(list((opener.root / "store/commitlog").iterdir())) == len(store._log.files.files) + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import os
 import random
 import shutil
@@ -228,6 +229,47 @@ def test_a_crash_inside_truncation_leaves_a_store_that_opens(opener, monkeypatch
     assert opener.put(again, opener.message())[0].queue_offset == 25
 
 
+def test_a_crash_at_any_write_of_a_recovery_leaves_a_store_that_opens(opener, monkeypatch):
+    store = opener()
+    sent = opener.put(store, *[opener.message(b"%d" % n, queue_id=n % 2) for n in range(100)])
+    log_file = store._log.files.files[-1]
+    store.abandon()
+    with log_file.path.open("r+b") as file:
+        file.seek(sent[-1].physical_offset - log_file.base + 8)
+        file.write(b"\xff" * 20)  # the last record is cut
+
+    class Stopped(Exception):
+        pass
+
+    def step(function):
+        def wrapped(*args, **kwargs):
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise Stopped
+            return function(*args, **kwargs)
+
+        return wrapped
+
+    done, after = False, 0
+    while not done:
+        left = after
+        with monkeypatch.context() as patch:
+            for name in "ftruncate", "truncate", "pwrite", "unlink", "rmdir", "fsync":
+                patch.setattr(os, name, step(getattr(os, name)))
+            with contextlib.suppress(Stopped):
+                opener().abandon()
+                done = True
+        gc.collect()  # descriptors of what did not open
+        again = opener()
+        for queue in range(2):
+            assert opener.bodies(again, queue) == [b"%d" % n for n in range(queue, 99, 2)], after
+        again.abandon()
+        after += 1
+    assert after > 5
+    assert verify(opener.root / "store").ok
+
+
 def test_a_short_recovery_starts_at_the_safe_offset_unless_java_wrote(opener):
     store = opener()
     opener.put(store, *[opener.message(b"%d" % n) for n in range(100)])
@@ -269,6 +311,28 @@ def test_a_consume_queue_of_which_a_file_is_missing_is_built_again(opener, caplo
     assert ("a file is missing" in caplog.text) == (missing > 0)
     opener.put(again, opener.message(b"more", queue_id=0))
     assert opener.bodies(again, 0)[-1] == b"more"
+    assert verify(opener.root / "store").ok
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("size", [0, 7, 100])
+@pytest.mark.parametrize(("count", "short"), [(200, 0), (200, 3), (200, 6), (20, 0), (192, 6)])
+def test_a_consume_queue_of_which_a_file_is_too_short_is_built_again(opener, clean, size, count, short):
+    """Killed between the file's creation, or its cut, and the call that gives it its size; or damaged."""
+    store = opener()
+    opener.put(store, *[opener.message(b"%d" % n, queue_id=n % 2) for n in range(count)])
+    store.flush_queues()
+    store.close() if clean else store.abandon()
+    os.truncate(sorted((opener.root / "store/consumequeue/T/0").iterdir())[short], size)
+    for _ in range(2):
+        again = opener()
+        assert opener.bodies(again, 0) == [b"%d" % n for n in range(0, count, 2)]
+        assert opener.bodies(again, 1) == [b"%d" % n for n in range(1, count, 2)]
+        (result,) = opener.put(again, opener.message(b"%d" % count, queue_id=0))
+        opener.put(again, opener.message(b"%d" % (count + 1), queue_id=1))
+        assert result.queue_offset == count // 2
+        count += 2
+        again.close()
     assert verify(opener.root / "store").ok
 
 
