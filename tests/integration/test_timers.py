@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import json
+import shutil
 import signal
 import struct
 import subprocess
@@ -395,6 +396,26 @@ async def test_records_that_are_no_timed_messages_stop_nothing(start: Starter) -
     assert rig.broker.part(TimerPart).state.queue_offset == 9
     half = rig.broker.broker.store.queue_bounds("RMQ_SYS_TRANS_OP_HALF_TOPIC", 0)
     assert half.max_offset == 0
+
+
+@pytest.mark.parametrize("damage", [bytes(600), b"\xff" * 600], ids=["zeros", "ones"])
+async def test_a_damaged_record_stops_no_other(start: Starter, tmp_path: Path, damage: bytes) -> None:
+    rig = await start()
+    for number in range(9):
+        body = b"%d" % number + bytes(600)
+        await rig.send(body, properties=timed(f"k{number}", TIMER_DELAY_MS=6_000))
+    unit = rig.broker.broker.store._queues.by_key[TIMER_TOPIC, 0].unit(4)
+    assert unit is not None
+    await stop(rig)
+    with (tmp_path / "store/commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(unit[0])
+        file.write(damage)
+    shutil.rmtree(tmp_path / "store/timerlog")  # so all messages have to enter the wheel again
+    (tmp_path / "store/timerwheel").unlink()
+    (tmp_path / "store/config/timercheck").unlink()
+    rig = await start()
+    found = await until(rig, 8)
+    assert [message.body[:1] for message in found] == [b"0", b"1", b"2", b"3", b"5", b"6", b"7", b"8"]
 
 
 # -- what administrators see

@@ -10,6 +10,8 @@ from tests.integration.pop.rig import Starter
 from batonmq.broker.pop import looks as pop_looks
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.headers.broker.admin import UpdateBrokerConfig
+from batonmq.protocol.headers.broker.pop import PopMessageResponse
+from batonmq.protocol.pop import parse_msg_offset_info
 
 
 async def test_tags_are_filtered_and_passed_over(start: Starter) -> None:
@@ -20,6 +22,26 @@ async def test_tags_are_filtered_and_passed_over(start: Starter) -> None:
     assert [each.body for each in popped] == [b"%d" % n for n in range(1, 20, 2)]
     await rig.ack(*popped[1:])
     assert await rig.bodies(exp="odd", poll_time=3_000) == [b"1"]
+
+
+@pytest.mark.parametrize("damage", [bytes(600), b"\xff" * 600], ids=["zeros", "ones"])
+async def test_a_damaged_record_costs_nobody_the_rest(start: Starter, damage: bytes) -> None:
+    rig = await start()
+    for n in range(9):
+        await rig.send(b"%d" % n + bytes(600), tags="odd" if n % 2 else "even")
+    store = rig.broker.broker.store
+    unit = store._queues.by_key["T", 0].unit(4)
+    assert unit is not None
+    with (store.config.commit_log_path / f"{0:020d}").open("r+b") as file:
+        file.seek(unit[0])
+        file.write(damage)
+    found: list[int] = []
+    for _ in range(12):
+        header = (await rig.ask(exp="even", exp_type="TAG")).header
+        assert isinstance(header, PopMessageResponse)
+        for offsets in parse_msg_offset_info(header.msg_offset_info).values():
+            found += offsets
+    assert found == [0, 2, 4, 6, 8]  # each can be acknowledged
 
 
 async def test_a_filter_that_passes_over_a_backlog_of_many_queues_leaves_turns_to_others(

@@ -29,7 +29,13 @@ from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.layout import POSITIONS
 from batonmq.protocol.message.light import offset_in
 from batonmq.protocol.message.properties import PROPERTY_POP_CK
-from batonmq.protocol.message.record import decode_record, decode_records, encode_record, message_of
+from batonmq.protocol.message.record import (
+    decode_record,
+    decode_records,
+    encode_record,
+    message_of,
+    scan_frames,
+)
 from batonmq.protocol.names import is_light
 from batonmq.protocol.pop import ORDER_REVIVE_QUEUE, Receipt, msg_offset_info, retry_flag, start_offset_info
 from batonmq.store.results import GetResult, GetStatus
@@ -57,7 +63,6 @@ CORRECTED: Final = (
     GetStatus.OFFSET_FOUND_NULL,
 )
 _PASSED: Final = (GetStatus.NO_MATCHED_MESSAGE, GetStatus.MESSAGE_WAS_REMOVING)
-_SIZE: Final = struct.Struct(">i")
 _QUEUE_OFFSET: Final = struct.Struct(">q")
 _QUEUE_OFFSET_AT: Final = POSITIONS["queue_offset"]
 
@@ -315,6 +320,9 @@ class Taker:
             offsets = list(range(start, result.next_offset))
         else:
             offsets = _offsets_in(topic, result.buffers)
+            if len(offsets) != result.count:  # one is damaged: read them one by one
+                result = self._broker.store.get(topic, queue_id, start, 1, MAX_POP_BYTES, pop.message_filter)
+                offsets = [result.next_offset - 1]
         if header.order:
             info = self._orders.hand_out(
                 key,
@@ -462,15 +470,17 @@ class Taker:
 
 
 def _offsets_in(topic: str, buffers: Sequence[memoryview]) -> list[int]:
-    """Offsets of whole records, one after another, in a queue of `topic`."""
+    """Offsets of records, one after another, in a queue of `topic`; fewer if one is damaged."""
     offsets: list[int] = []
     if is_light(topic):
         for view in buffers:
-            offsets += [offset_in(topic, record) for record in decode_records(view, inflate=False)]
+            try:
+                offsets += [offset_in(topic, record) for record in decode_records(view, inflate=False)]
+            except MessageFormatError:
+                return []
         return offsets
     for view in buffers:
-        at, end = 0, len(view)
-        while at < end:
-            offsets.append(_QUEUE_OFFSET.unpack_from(view, at + _QUEUE_OFFSET_AT)[0])
-            at += _SIZE.unpack_from(view, at)[0]
+        offsets += [
+            _QUEUE_OFFSET.unpack_from(view, at + _QUEUE_OFFSET_AT)[0] for at in scan_frames(view)[:-1]
+        ]
     return offsets

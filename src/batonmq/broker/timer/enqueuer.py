@@ -16,7 +16,6 @@ from batonmq.broker.timer.layout import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL,
 from batonmq.broker.timer.timer_store import Entry, unit_of
 from batonmq.common.files import reason
 from batonmq.protocol.java_hash import java_hash
-from batonmq.protocol.message.layout import SIZE_MAGIC
 from batonmq.protocol.message.properties import (
     PROPERTY_REAL_TOPIC,
     PROPERTY_TIMER_DELETE_UNIQUE_KEY,
@@ -25,7 +24,7 @@ from batonmq.protocol.message.properties import (
 )
 from batonmq.protocol.names import TIMER_TOPIC
 from batonmq.store.results import GetResult, GetStatus
-from batonmq.store.scan import Record, read_record
+from batonmq.store.scan import Record, read_records
 
 if TYPE_CHECKING:
     from batonmq.broker.timer.counts import TimerCounts
@@ -43,13 +42,9 @@ _DELETE: Final = PROPERTY_TIMER_DELETE_UNIQUE_KEY.encode()
 
 
 def records_of(buffers: Iterable[memoryview]) -> Iterable[Record]:
-    """The records in whole-record buffers."""
+    """The records in buffers that hold whole ones; of each buffer only those before the first damaged one."""
     for view in buffers:
-        at = 0
-        while at < len(view):
-            size, magic = SIZE_MAGIC.unpack_from(view, at)
-            yield read_record(view, at, size, magic)
-            at += size
+        yield from read_records(view, 0, len(view))
 
 
 def entry_of(record: Record, wheel: Wheel) -> tuple[Entry, str] | None:
@@ -126,10 +121,16 @@ class Enqueuer:
                 await asyncio.get_running_loop().run_in_executor(state.broker.readers, result.fetch)
                 if self.take_back():
                     return True
+            records = list(records_of(result.buffers))
+            if len(records) != result.count and result.count > 1:  # which one is damaged?
+                result = store.get(TIMER_TOPIC, 0, offset, 1)
+                records = list(records_of(result.buffers))
             following = self._following(result, offset)
             if following == offset:
                 break
-            for record in records_of(result.buffers):
+            if len(records) != result.count:
+                log.error("the record of %s at queue_offset=%d is damaged, left out", TIMER_TOPIC, offset)
+            for record in records:
                 stored_ms = record.store_timestamp
                 found = entry_of(record, state.wheel)
                 if found is None:
@@ -204,7 +205,7 @@ def record_at(state: TimerState, physical_offset: int, size: int) -> Record | No
     if not store.min_offset <= physical_offset <= store.max_offset - size:
         return None
     view = store.read(physical_offset, size)
-    if len(view) < size or SIZE_MAGIC.unpack_from(view)[0] != size:
+    record = next(read_records(view, 0, len(view)), None)
+    if record is None or record.size != size:
         return None
-    record = read_record(view, 0, *SIZE_MAGIC.unpack_from(view))
     return record if record.topic == TIMER_TOPIC and record.physical_offset == physical_offset else None
