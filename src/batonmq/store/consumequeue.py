@@ -230,8 +230,9 @@ class ConsumeQueue:
             self._begin_next()
         self.next_offset = self.max_offset
 
-    def last_physical_end(self) -> int:
-        """Where the record of the last unit on disk ends, going by the units alone; 0 without units."""
+    def last_on_disk(self) -> tuple[int, int]:
+        """Where the record of the last unit on disk ends, and its size, going by the units alone; 0 and 0
+        without units."""
         for base in reversed(self._bases):
             low, high = base // UNIT_SIZE, (base + self._size) // UNIT_SIZE
             first = low
@@ -244,8 +245,8 @@ class ConsumeQueue:
                     high = middle
             if low > first:
                 unit = self.unit(low - 1)
-                return unit[0] + unit[1] if unit and unit[1] != FILLER_SIZE else 0
-        return 0
+                return (unit[0] + unit[1], unit[1]) if unit and unit[1] != FILLER_SIZE else (0, 0)
+        return 0, 0
 
     def truncate(self, physical_offset: int) -> None:
         """Forget every unit whose record does not end at or before `physical_offset`."""

@@ -67,14 +67,18 @@ def starting_point(
 ) -> int:
     """A record's beginning such that the log and the consume queues before it are known to be good.
 
-    After a clean stop that is where the consume queues end. After a crash it is the checkpoint's safe offset,
-    or, without one, the newest file whose first message is older than the checkpoint's times.
+    After a clean stop that is where the consume queues end, unless the log has lost their last record.
+    Otherwise it is the checkpoint's safe offset, or, without one, the newest file whose first message is
+    older than the checkpoint's times.
     """
     if clean:
-        end = max((queue.last_physical_end() for queue in queues), default=0)
-        if files.base < end <= files.end:
+        end, size = max((queue.last_on_disk() for queue in queues), default=(0, 0))
+        if not files.base < end <= files.end:
+            return files.base
+        file = files.file_at(end - size)
+        if file is None or not file.is_zero(end - size - file.base, 8):
             return end
-        return files.base
+        log.warning("zeros at %d, where the last record of the consume queues was", end - size)
     safe = checkpoint.safe_offset
     if files.base <= safe <= files.end:
         file = files.file_at(safe)

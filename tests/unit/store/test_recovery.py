@@ -527,6 +527,25 @@ def test_a_log_that_lost_what_was_on_disk_says_so_until_it_is_as_long_again(open
     assert opener().lost_bytes == 0 and "lost" not in caplog.text
 
 
+@pytest.mark.parametrize("count", [1, 5, 60])
+def test_a_log_that_lost_its_end_after_a_clean_stop_says_so(opener, caplog, count):
+    """Restored from an older copy, beside newer consume queues."""
+    store = opener()
+    results = opener.put(store, *[opener.message(b"%d" % n) for n in range(100)])
+    end, begin = store.max_offset, results[-count].physical_offset
+    store.close()
+    for path in (opener.root / "store/commitlog").iterdir():
+        data = path.read_bytes()
+        kept = min(max(0, begin - int(path.name)), len(data))
+        path.write_bytes(data[:kept] + bytes(len(data) - kept))
+    again = opener()
+    assert again.lost_bytes >= end - begin
+    assert "bytes are lost" in caplog.text
+    assert opener.bodies(again) == [b"%d" % n for n in range(100 - count)]
+    assert opener.put(again, opener.message())[0].queue_offset == 100 - count
+    assert verify(opener.root / "store").ok
+
+
 def test_a_log_that_is_filled_up_by_another_replica_has_lost_nothing_any_more(opener):
     store = opener()
     opener.put(store, *(opener.message(b"%d" % number) for number in range(20)))
