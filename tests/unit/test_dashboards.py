@@ -112,6 +112,22 @@ def test_every_query_asks_for_what_is_exported(dashboard: dict[str, Any]) -> Non
     assert wrong == []
 
 
+GAUGES = {metric.prometheus_name for metric in all_metrics() if metric.kind is Kind.GAUGE}
+SUMMED = re.compile(r"\bsum(?:\s+by\s*\([^)]*\))?\s*\(\s*(\w+)\s*\{")
+
+
+def test_a_sum_of_gauges_counts_a_broker_set_once(dashboard: dict[str, Any]) -> None:
+    """Slaves show lag, clients and timers as their master does: the largest of the replicas, then the sum."""
+    doubled = [
+        (panel["title"], name)
+        for panel in dashboard["panels"]
+        for target in panel.get("targets", ())
+        for name in SUMMED.findall(target["expr"])
+        if name in GAUGES
+    ]
+    assert doubled == []
+
+
 def test_the_dashboard_is_whole(dashboard: dict[str, Any]) -> None:
     assert dashboard["title"] and dashboard["uid"] and dashboard["schemaVersion"] >= 39
     assert "id" not in dashboard, "an id belongs to one Grafana; the uid names the dashboard everywhere"

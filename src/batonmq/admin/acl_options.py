@@ -8,6 +8,19 @@ from typing import Any, Final
 import click
 
 from batonmq.admin.command import broker_option, cluster_option, names
+from batonmq.common.config import did_you_mean
+
+_ACTIONS: Final = ("Pub", "Sub", "Create", "Update", "Delete", "Get", "List", "All")
+
+
+def _actions(context: click.Context, option: click.Parameter, text: str | None) -> list[str]:
+    """Brokers leave out names that they do not know: a denial would deny less than was meant."""
+    given = names(context, option, text)
+    for name in given:
+        if name.lower() not in map(str.lower, _ACTIONS):
+            raise click.BadParameter(f"no action {name!r}{did_you_mean(name, _ACTIONS)}")
+    return given
+
 
 _OPTIONS: Final = (
     broker_option,
@@ -24,7 +37,7 @@ _OPTIONS: Final = (
         "-a",
         "--actions",
         required=True,
-        callback=names,
+        callback=_actions,
         help="Pub, Sub, Create, Update, Delete, Get, List or All; a comma between several.",
     ),
     click.option(

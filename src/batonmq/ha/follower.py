@@ -208,7 +208,7 @@ class Follower(Generic[L]):
             except (OSError, ValueError) as error:
                 # TimeoutError and SSLError are OSErrors; ValueError: what a name server or the master gave as
                 # its address is none.
-                problem = f"cannot connect to master {address}: {error or type(error).__name__}"
+                problem = f"cannot connect to master {address}: {str(error) or type(error).__name__}"
                 if isinstance(error, ssl.SSLError):
                     longest_s = RECONNECT_UNTRUSTED_S
             else:

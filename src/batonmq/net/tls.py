@@ -305,7 +305,7 @@ class TlsSniffer(asyncio.Protocol):
         try:
             upgraded = await upgrade
         except (OSError, ssl.SSLError) as error:
-            self._refuse(f"failed the TLS handshake: {error or type(error).__name__}")
+            self._refuse(f"failed the TLS handshake: {str(error) or type(error).__name__}")
             self._done()
             self._transport = None
             return

@@ -295,6 +295,17 @@ def test_a_refusal_says_where_the_change_is_in_force(second_refuses: list[str], 
     assert line.endswith("SYSTEM_ERROR (1): no; already done: 127.0.0.1:1")
 
 
+@pytest.mark.parametrize("name", ["createAcl", "updateAcl"])
+def test_an_action_that_does_not_exist_is_refused_and_nothing_is_changed(
+    second_refuses: list[str], name: str
+) -> None:
+    """Brokers leave out actions that they do not know: a denial would deny less than was meant."""
+    words = ["-c", "c", "-s", "User:u", "-r", "Topic:t", "-d", "Deny", "-n", "127.0.0.1:9", "-a"]
+    refused = CliRunner().invoke(admin, [name, *words, "pub,Subb"])
+    assert refused.exit_code == 2 and "no action 'Subb'; did you mean Sub?" in refused.stderr
+    assert second_refuses == []
+
+
 SETS = {"here": {0: "127.0.0.1:1", 1: "127.0.0.1:3", 2: "127.0.0.1:2"}, "alone": {0: "127.0.0.1:1"}, "": {}}
 UNCHANGED = {
     "here": "Only 127.0.0.1:1 changed; the other replicas of its broker set keep their traceOn: "

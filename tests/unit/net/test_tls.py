@@ -126,6 +126,27 @@ def test_enforcing_refuses_plain_text(certificate: tuple[str, str], caplog: pyte
     assert caplog.text.count("enforcing; closing") == 2
 
 
+def test_the_log_says_why_a_handshake_failed(
+    certificate: tuple[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A client that rejects the certificate and leaves causes an error without a text."""
+    cert, key = certificate
+    config = TlsConfig(server_mode="enforcing", server_cert_path=cert, server_key_path=key)
+
+    async def main() -> None:
+        server = make_server(config)
+        await server.start()
+        client = RemotingClient(tls=ssl.create_default_context())
+        with pytest.raises(ConnectFailed):
+            await client.invoke(f"127.0.0.1:{server.port}", Command(ECHO, {}))
+        await client.close()
+        await server.stop()
+
+    on_both_loops(main)
+    reasons = [message.partition("failed the TLS handshake: ")[2] for message in caplog.messages]
+    assert reasons and all(reasons)
+
+
 def test_a_client_that_does_not_trust_the_server_fails_to_connect(certificate: tuple[str, str]) -> None:
     cert, key = certificate
 

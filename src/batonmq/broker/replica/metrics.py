@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 IS_MASTER: Final = Metric("batonmq_broker_is_master", Kind.GAUGE, "1 on the master, 0 on slaves")
 EPOCH: Final = Metric("batonmq_broker_epoch", Kind.GAUGE, "Master epoch (controller mode)")
-IN_SYNC: Final = Metric("batonmq_in_sync_replicas", Kind.GAUGE, "Replicas in sync, as the master sees it")
+IN_SYNC: Final = Metric(
+    "batonmq_in_sync_replicas", Kind.GAUGE, "Replicas in sync, as the master sees it; 1 on a slave"
+)
 CONFIRM_BEHIND: Final = Metric(
     "batonmq_confirm_behind_bytes", Kind.GAUGE, "Stored and not yet confirmed by all in sync", unit="bytes"
 )
