@@ -128,6 +128,17 @@ def test_mistakes_are_one_line(session, topics):
     assert "Traceback" not in ran.stderr
 
 
+def test_a_directory_that_cannot_be_made_is_one_line(session, topics, tmp_path):
+    topic = topics.make(queues=1)
+    topics.fill(topic, {0: bodies("a", 1)})
+    (tmp_path / "file").touch()
+    ran = batonmq_spark("archive", "-n", topics.namesrv, "-t", topic, "--to", tmp_path / "file" / "archive")
+    assert ran.returncode == 1
+    (said,) = [line for line in ran.stderr.splitlines() if line.startswith("Error:")]
+    assert str(tmp_path / "file") in said
+    assert "Traceback" not in ran.stderr
+
+
 @pytest.mark.parametrize(
     ("address", "says"),
     [

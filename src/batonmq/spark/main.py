@@ -29,6 +29,9 @@ _OURS = re.compile(r"(?:^|: )batonmq\.[\w.]+: (.+)$", re.MULTILINE)
 """Our error in the text of Spark's error: on a line below a traceback, or after Spark's prefix."""
 
 
+_OF_A_FILE = re.compile(r"^: ((?:java\.(?:io|nio\.file)|org\.apache\.hadoop)\.[\w.]+: .+)$", re.MULTILINE)
+"""An error of a file system, in the text of py4j's error: Spark's Python has no class for it."""
+
 _SQLSTATE = re.compile(r"\.? SQLSTATE: \w+.*")
 
 
@@ -40,9 +43,9 @@ class Jobs(click.Group):
         try:
             return super().invoke(ctx)
         except Exception as error:
-            if not type(error).__module__.startswith("pyspark.errors"):
+            if not type(error).__module__.startswith(("pyspark.errors", "py4j.protocol")):
                 raise
-            found = _OURS.findall(str(error)) or _of_the_input(error)
+            found = _OURS.findall(str(error)) or _OF_A_FILE.findall(str(error)) or _of_the_input(error)
             if not found:
                 raise
             raise click.ClickException(found[-1]) from None
