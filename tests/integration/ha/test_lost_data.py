@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -172,3 +173,25 @@ async def test_a_single_replica_goes_on_with_what_there_is(tmp_path: Path) -> No
         assert not group.lines(broker, "gives up")
     finally:
         await group.close()
+
+
+async def test_a_broker_set_returns_to_controllers_that_lost_their_state(group: ReplicaGroup) -> None:
+    """As in docs/operations.md (Backups). The log must not advise to empty the only store with messages."""
+    await group.send(200, 1000)
+    old_master = await group.master()
+    (other,) = [program for program in group.cluster.brokers if program is not old_master]
+    (controller,) = [program for program in group.cluster.programs if program.verb == "controller"]
+    for program in (other, old_master, controller):
+        program.kill()
+    shutil.rmtree(str(controller.settings["controllerStorePath"]))
+    await restart(group, controller)
+    await restart(group, old_master)
+    line = await group.logs_it(old_master, "WARNING", "do not know its id")
+    assert "keep the store" in line and "brokerIdentity" in line
+    for program in (old_master, other):
+        program.kill()
+        (Path(str(program.settings["storePathRootDir"])) / "brokerIdentity").unlink()
+        await restart(group, program)
+        info = await group.in_sync(1 if program is old_master else 2)
+        assert info.master_address == old_master.address
+    await group.check()

@@ -189,7 +189,9 @@ class ReplicaRegistration:
         code = error.code if isinstance(error, MQError) else None
         if registering and code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED:
             return (
-                "; its id was removed from the controllers (cleanBrokerMetadata): to come back as a new "
-                "replica, stop this broker and start it with an empty store"
+                "; these controllers do not know its id. If it was removed (cleanBrokerMetadata), stop this "
+                "broker and start it with an empty store, as a new replica. If the controllers lost their "
+                "state, keep the store, which may be the only one with the messages, and delete "
+                "brokerIdentity in it, first at the replica with the longest log (docs/operations.md)"
             )
         return ""
