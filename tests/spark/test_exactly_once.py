@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from batonmq.spark.sink.exactly_once.ledger import Ledger
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def copy(session: SparkSession, topics: Topics, one: str, two: str, checkpoint: Path, **options: int) -> None:
+def copy(
+    session: SparkSession, topics: Topics, one: str, two: str, checkpoint: Path, **options: int | str
+) -> None:
     stream = (
         session.readStream.format("rocketmq")
         .options(**topics.options(one, startingOffsets="earliest", maxOffsetsPerTrigger=200))
@@ -62,6 +66,23 @@ def test_a_micro_batch_that_spark_repeats_is_there_once(
         path.unlink(missing_ok=True)  # as if the driver had died before Spark noted the end of the batch
     copy(session, topics, one, two, tmp_path / "checkpoint")
     assert sorted(values(topics.read(session, two))) == sorted(bodies("x", 500))
+
+
+def test_a_checkpoint_that_is_older_than_the_ledger_drops_no_rows(
+    session: SparkSession, topics: Topics, tmp_path: Path
+) -> None:
+    one, two = topics.make(), topics.make()
+    checkpoint, backup = tmp_path / "checkpoint", tmp_path / "backup"
+    ledger = str(tmp_path / "ledger")
+    for number in range(3):
+        topics.fill(one, {0: bodies("x", 50, first=50 * number)})
+        copy(session, topics, one, two, checkpoint, transactionLocation=ledger)
+        if number == 0:
+            shutil.copytree(checkpoint, backup)
+    shutil.rmtree(checkpoint)
+    with pytest.raises(PySparkException, match="the checkpoint is older than this ledger"):
+        copy(session, topics, one, two, backup, transactionLocation=ledger)
+    assert sorted(values(topics.read(session, two))) == sorted(bodies("x", 150))
 
 
 def test_half_messages_name_the_micro_batch_of_their_task(

@@ -479,6 +479,20 @@ def test_a_ledger_of_another_query_is_refused(tmp_path: Path) -> None:
         Ledger(tmp_path / "l").claim(BATCH_JOB)
 
 
+def test_a_ledger_that_is_ahead_of_the_checkpoint_is_refused(tmp_path: Path) -> None:
+    """A batch of an older checkpoint would count as done, and its rows would be dropped."""
+    ledger = Ledger(tmp_path)
+    ledger.check_last(0)
+    for epoch in (0, 1):
+        ledger.decide(epoch, [])
+        ledger.finish(epoch)
+    ledger.decide(2, [unit(1)])
+    ledger.check_last(2)  # Spark repeats the last batch
+    ledger.check_last(3)
+    with pytest.raises(LedgerError, match="up to 2: the checkpoint is older"):
+        ledger.check_last(1)
+
+
 def test_another_producer_group_waits_for_a_decided_batch(tmp_path: Path) -> None:
     """Brokers refuse to end a half message for another group, so the batch would never be delivered."""
     ledger = Ledger(tmp_path / "l")

@@ -78,6 +78,18 @@ class Ledger:
                 "its own transactionLocation, and delete a ledger together with its checkpoint"
             )
 
+    def check_last(self, epoch: int) -> None:
+        """Raises `LedgerError` if there are later batches than this one. Spark repeats the last one only, so
+        its checkpoint was set back: a batch with the number of a finished one has other rows now, which
+        would be dropped."""
+        last = max([*self._epochs(_LIST), *self._epochs(_DONE)], default=epoch)
+        if last > epoch:
+            raise LedgerError(
+                f"batch {epoch} comes again, but {self.path} has later ones, up to {last}: the checkpoint is "
+                "older than this ledger. Put the newer checkpoint back, or delete the ledger: then all rows "
+                "since this checkpoint are written again"
+            )
+
     def use_group(self, group: str) -> None:
         """Half messages are those of this producer group. Raises `LedgerError` if batches of another one are
         decided and not ended: brokers end a half message for its own group only."""

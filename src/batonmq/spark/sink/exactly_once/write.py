@@ -65,6 +65,7 @@ def commit(
     ledger = ledger_of(options)
     for query in {one.query for one in messages if isinstance(one, PreparedRows) and one.query}:
         ledger.claim(query)
+    ledger.check_last(epoch)
     ledger.use_group(options.group)
 
     async def work() -> None:
