@@ -167,6 +167,8 @@ def test_compressed_bodies_come_out_whole(session, topics, compression):
         ("filled", None, {"startingOffsets": '{"other": {"broker-a:0": 1}}'}, "other"),
         ("filled", "valeu binary", {}, "no column 'valeu'"),
         ("filled", StructType([]), {}, "the schema has no column"),
+        ("filled", "value binary NOT NULL", {}, "is NOT NULL in the schema"),
+        ("filled", "topic string, topic string", {}, "the schema has a column twice"),
         ("filled", "value string", {}, "of type binary, not string"),
         (None, None, {"assign": '{"filled": ["broker-a:77"]}'}, "no readable queue 'broker-a:77'"),
     ],

@@ -47,8 +47,9 @@ def as_ddl(columns: Mapping[str, str]) -> str:
 
 
 def columns_of(schema: StructType, known: Mapping[str, tuple[str, pa.DataType]] = COLUMNS) -> tuple[str, ...]:
-    """The columns of a schema, checked: raises `OptionError` for an unknown name or another type, or without
-    columns: Spark gets its rows as columns, and could not count rows that have none."""
+    """The columns of a schema, checked. Raises `OptionError` for an unknown name or another type, for a name
+    that is there twice or NOT NULL, which Spark reports in the words of Arrow, and without columns: Spark
+    gets its rows as columns, and could not count rows that have none."""
     if not schema.fields:
         raise OptionError(f"the schema has no column; there are: {', '.join(known)}")
     for field in schema.fields:
@@ -57,4 +58,9 @@ def columns_of(schema: StructType, known: Mapping[str, tuple[str, pa.DataType]] 
         given = field.dataType.simpleString()
         if given != known[field.name][0]:
             raise OptionError(f"column {field.name!r} is of type {known[field.name][0]}, not {given}")
-    return tuple(field.name for field in schema.fields)
+        if not field.nullable:
+            raise OptionError(f"column {field.name!r} is NOT NULL in the schema; leave that out")
+    names = tuple(field.name for field in schema.fields)
+    if len(set(names)) < len(names):
+        raise OptionError(f"the schema has a column twice: {', '.join(names)}")
+    return names
