@@ -508,13 +508,15 @@ def _times(options: Mapping[str, str], name: str) -> Times | None:
     parsed: dict[str, dict[str, int]] = {}
     for topic, queues in _json(options[name.lower()], name, example).items():
         if not isinstance(queues, dict) or not all(
-            isinstance(ms, int) and not isinstance(ms, bool) and ms >= 0 for ms in queues.values()
+            isinstance(ms, int) and not isinstance(ms, bool) and 0 <= ms <= LONG_MAX for ms in queues.values()
         ):
             raise OptionError(f"option {name!r}, topic {topic!r}: must be like {example}")
         parsed[topic] = dict(queues)
     return parsed
 
 
+LONG_MAX = (1 << 63) - 1
+"""What brokers take as a number, and Spark as a bigint."""
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -540,6 +542,8 @@ def number(options: Mapping[str, str], name: str, *, at_least: int = 1) -> int |
         raise OptionError(f"option {name!r} must be a whole number, not {text!r}") from None
     if number < at_least:
         raise OptionError(f"option {name!r} must be at least {at_least}, not {number}")
+    if number > LONG_MAX:
+        raise OptionError(f"option {name!r} must be at most {LONG_MAX}, not {number}")
     return number
 
 

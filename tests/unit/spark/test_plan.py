@@ -274,6 +274,14 @@ def test_times_must_name_every_queue_and_no_other():
         ({"subscribePattern": "("}, "no regular expression"),
         ({"subscribe": "a", "startingOffsetsByTimestamp": '{"a": {"b:0": -1}}'}, "must be like"),
         ({"subscribe": "a", "startingOffsetsByTimestamp": "[]"}, "must be like"),
+        (
+            {"subscribe": "a", "startingOffsetsByTimestamp": '{"a": {"b:0": 9223372036854775808}}'},
+            "must be like",
+        ),
+        (
+            {"subscribe": "a", "startingTimestamp": "9223372036854775808"},
+            "must be at most 9223372036854775807",
+        ),
         ({"subscribe": "a", "startingOffsets": '{"a": {"b:0": 1, "b:0": 9}}'}, "'b:0' is there twice"),
         ({"subscribe": "a", "startingOffsetsByTimestampStrategy": "x"}, "must be error or latest"),
         ({"subscribe": "a", "maxTriggerDelay": "15 parsecs"}, "must be like 500ms"),
