@@ -432,7 +432,8 @@ async def test_a_replica_that_was_cleaned_says_how_it_can_come_back(
     clean = CleanBrokerData("b", "DefaultCluster", str(broker_id), True)
     await cluster.client.call(cluster.controller_address, clean)
     await cluster.start(slave)
-    await until(lambda: "cleanBrokerMetadata): to come back" in caplog.text)
+    advice = "If it was removed (cleanBrokerMetadata), stop this broker and start it with an empty store"
+    await until(lambda: advice in caplog.text)
     await cluster.brokers.pop(slave).stop()
     shutil.rmtree(cluster.root / f"store{slave}")
     await cluster.start(slave)
