@@ -10,12 +10,17 @@ from tests.simulation.story import shape_of
 
 SEEDS = (0, 3, 7, 8)
 """Few, since each takes 4 to 5 s; ``python -m tests.simulation pop`` runs any number."""
+EVER_FAILED = {
+    # A mistake of the simulator:
+    7102113: "a master whose clock was ahead ended a batch; the next one's had not reached its time",
+}
+"""Seeds that once broke an invariant, and what was wrong: they stay for ever."""
 PATIENCE = 8
 """Seeds tried before a mutation counts as unnoticed."""
 
 
 @pytest.mark.simulation
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", (*SEEDS, *EVER_FAILED))
 def test_popped_messages_are_consumed_once_and_none_is_lost(seed):
     story = run(seed, shape_of(seed))
     assert story.acked
