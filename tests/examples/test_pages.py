@@ -84,6 +84,7 @@ def test_a_program_of_a_page_runs(
     asyncio.run(send_one(namesrv))
     names = {"__name__": "__main__", "store": Anything(), "ready_for": Anything()}
     names |= {"asyncio": asyncio, "database": Anything(), "handle": Anything()}
+    # A program that waits for Enter consumes meanwhile.
     monkeypatch.setattr(builtins, "input", lambda prompt="": time.sleep(1))
     monkeypatch.chdir(tmp_path)
     code = compile(ADDRESS.sub(namesrv, text), place, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)

@@ -184,9 +184,8 @@ class MappedLog:
         if writable:
             directory.mkdir(parents=True, exist_ok=True)
         while bases and (directory / file_name(bases[-1])).stat().st_size == 0:
-            empty = directory / file_name(
-                bases.pop()
-            )  # created, then the disk was full, or the machine stopped
+            # It was created, then the disk was full, or the machine stopped.
+            empty = directory / file_name(bases.pop())
             if writable:
                 empty.unlink()
         for before, base in pairwise(bases):

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
-import pytest
 from click.testing import CliRunner
 from tests.integration.ha.facts import Epochs, MasterLinks, Members, SlaveLink, check_through_switches
 from tests.integration.ha.replica_group import ReplicaGroup
@@ -57,14 +54,6 @@ class OurAdmin:
         return Members(
             master["id"], master["address"], master["masterEpoch"], replicas[True], replicas[False]
         )
-
-
-@pytest.fixture
-async def group(tmp_path: Path) -> AsyncIterator[ReplicaGroup]:
-    made = ReplicaGroup(tmp_path / "group", replicas=2)
-    await made.up()
-    yield made
-    await made.close()
 
 
 async def test_what_batonmq_admin_shows_is_correct(group: ReplicaGroup) -> None:

@@ -12,14 +12,6 @@ from tests.integration.ha.replica_group import ReplicaGroup, commit_log
 
 
 @pytest.fixture
-async def group(tmp_path: Path) -> AsyncIterator[ReplicaGroup]:
-    made = ReplicaGroup(tmp_path / "group", replicas=2)
-    await made.up()
-    yield made
-    await made.close()
-
-
-@pytest.fixture
 async def other(tmp_path: Path) -> AsyncIterator[ReplicaGroup]:
     made = ReplicaGroup(tmp_path / "other", {"brokerName": "other"}, replicas=1)
     made.cluster.broker_name = "other"

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from pathlib import Path
 
-import pytest
 from tests.integration.ha.replica_group import ReplicaGroup, ha_address
 
 from batonmq.net import RemotingClient
@@ -17,14 +14,6 @@ from batonmq.protocol.headers.controller import NotifyBrokerRoleChanged
 
 ROLES = ("replicating as slave", "master epoch=")
 """Log lines about a change of the role."""
-
-
-@pytest.fixture
-async def group(tmp_path: Path) -> AsyncIterator[ReplicaGroup]:
-    made = ReplicaGroup(tmp_path / "group", replicas=2)
-    await made.up()
-    yield made
-    await made.close()
 
 
 async def forge(group: ReplicaGroup) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import shutil
 import signal
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -16,14 +15,6 @@ from batonmq.ha.autoswitch.epoch_file import EpochFile
 from batonmq.protocol.headers.controller import CleanBrokerData
 from batonmq.store.checkpoint import Checkpoint
 from batonmq.store.verify import verify
-
-
-@pytest.fixture
-async def group(tmp_path: Path) -> AsyncIterator[ReplicaGroup]:
-    made = ReplicaGroup(tmp_path / "group", replicas=2)
-    await made.up()
-    yield made
-    await made.close()
 
 
 def lose(store: Path) -> int:

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 from tests.integration.ha.replica_group import ReplicaGroup
@@ -41,14 +39,6 @@ from batonmq.protocol.registry import Header
 
 COPIED_S = 6.0
 """Offsets are copied every 3 s."""
-
-
-@pytest.fixture
-async def group(tmp_path: Path) -> AsyncIterator[ReplicaGroup]:
-    made = ReplicaGroup(tmp_path / "group", replicas=2)
-    await made.up()
-    yield made
-    await made.close()
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ class ReplicasManager:
         """Start to register and to follow the controllers; returns at once."""
         self._ha.on_sync_state_change = self._proposals.changed.set
         self._ha.on_master_silent = self._heartbeats.send
-        self._ha.identify_master_with(self._check_master)
+        self._ha.local.check_master = self._check_master
         self._tasks = [
             asyncio.get_running_loop().create_task(lasting(work, "link to the controllers"))
             for work in (

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -171,10 +171,6 @@ class HAService(Replication):
     @local_id.setter
     def local_id(self, broker_id: int) -> None:
         self.local.broker_id = broker_id
-
-    def identify_master_with(self, check: Callable[[], Awaitable[None]]) -> None:
-        """See `LocalReplica.check_master`."""
-        self.local.check_master = check
 
     async def become_master(self, epoch: int, sync_state_set: SyncStateSet) -> None:
         """Begin the term `epoch`: cut a torn record, put the epoch on disk, then serve slaves.
