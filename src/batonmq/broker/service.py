@@ -50,7 +50,7 @@ from batonmq.ha.port import Replication
 from batonmq.ha.security import security_of
 from batonmq.net import Connection, Dispatcher, Interceptor, Limits, RemotingClient, RemotingServer
 from batonmq.net.server import cannot_listen, check_free
-from batonmq.net.tls import TlsConfig, client_context, server_tls
+from batonmq.net.tls import TlsConfig, client_tls, server_tls
 from batonmq.store.config import FlushDiskType, StoreConfig
 from batonmq.store.policy import StorePolicy
 from batonmq.store.store import MessageStore
@@ -114,7 +114,7 @@ class BrokerService:
         self._own_client = client is None
         if client is None:
             signer = self._settings.auth.inner_credentials
-            client = RemotingClient(tls=client_context(self._tls), credentials=signer)
+            client = RemotingClient(tls=client_tls(self._tls), credentials=signer)
         self._client = client
         self._own_readers = readers is None
         self._readers = readers if readers is not None else ThreadPoolExecutor(READERS, "batonmq-read")

@@ -23,7 +23,7 @@ from batonmq.container.broker_file import BrokerFile
 from batonmq.container.core import BrokerIdentity
 from batonmq.container.place import Ended, StartFailed, StopFailed
 from batonmq.net import RemotingClient
-from batonmq.net.tls import TlsConfig, client_context
+from batonmq.net.tls import TlsConfig, client_tls
 from batonmq.store.errors import StoreError
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class InProcess:
         self._ended = ended
         self._clock = clock if clock is not None else SystemClock()
         self._rng = rng if rng is not None else random.Random()
-        self._client = RemotingClient(tls=client_context(tls))
+        self._client = RemotingClient(tls=client_tls(tls))
         self._readers = ThreadPoolExecutor(READERS, "batonmq-read")
         self._running: dict[BrokerIdentity, BrokerService] = {}
         self._stopping: dict[BrokerIdentity, asyncio.Task[None]] = {}

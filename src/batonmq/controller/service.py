@@ -35,7 +35,7 @@ from batonmq.net.interceptors import Interceptor
 from batonmq.net.limits import Limits
 from batonmq.net.open_files import RESERVE, raise_file_limit
 from batonmq.net.server import RemotingServer
-from batonmq.net.tls import ServerTls, TlsConfig, client_context, mutual_contexts, server_tls
+from batonmq.net.tls import ServerTls, TlsConfig, client_tls, mutual_contexts, server_tls
 from batonmq.raft.config import RaftConfig
 from batonmq.raft.disk import ALLOCATE_BYTES, Disk, OsDisk
 from batonmq.raft.node import RaftNode
@@ -106,7 +106,7 @@ class ControllerService:
         self._rng = rng if rng is not None else random.Random()  # election jitter, no secret
         tls = tls if tls is not None else TlsConfig()
         self._server_tls = server_tls(tls)
-        self._client_tls = client_context(tls)
+        self._client_tls = client_tls(tls)
         self._raft_server_tls, self._raft_client_tls = self._server_tls, self._client_tls
         if config.controller_raft_tls_enable:
             wanted = "controllerRaftTlsEnable=true"

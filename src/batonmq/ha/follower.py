@@ -195,6 +195,7 @@ class Follower(Generic[L]):
             link = self._new_link(self, address)
             dialled_s, end = loop.time(), store.max_offset
             longest_s = RECONNECT_S[1]
+            tls = security.client.current() if security.client is not None else None
             try:
                 host, port = host_and_port(address)
                 async with asyncio.timeout(self._config.ha_connect_timeout / 1000):
@@ -202,8 +203,8 @@ class Follower(Generic[L]):
                         lambda link=link: link.protocol,
                         host,
                         port,
-                        ssl=security.client,
-                        server_hostname=host if security.client else None,
+                        ssl=tls,
+                        server_hostname=host if tls else None,
                     )
             except (OSError, ValueError) as error:
                 # TimeoutError and SSLError are OSErrors; ValueError: what a name server or the master gave as

@@ -84,8 +84,8 @@ class Listener(Generic[L]):
         self._warnings.warn(f"replication port: {peer}", text, self._clock.monotonic_ms())
 
     def _accept(self) -> asyncio.Protocol:
-        context = self._security.server
-        if context is None:
+        contexts = self._security.server
+        if contexts is None:
             return self._new_link()
         if len(self.handshakes) >= MAX_LINKS:
             next(iter(self.handshakes)).abort()
@@ -94,5 +94,5 @@ class Listener(Generic[L]):
             host, port = peer[:2] if isinstance(peer, tuple) else (peer, "?")
             self.warn(f"{host}:{port}", why)
 
-        tls = ServerTls(context, enforcing=True)
+        tls = ServerTls(contexts, enforcing=True)
         return TlsSniffer(tls, self._new_link, self.handshakes, INTRODUCTION_MS / 1000, refused)

@@ -6,20 +6,19 @@ Both are off unless configured; with either of them a group consists of BatonMQ'
 
 from __future__ import annotations
 
-import ssl
 from dataclasses import dataclass
 
 from batonmq.ha.config import HAConfig
 from batonmq.ha.proof import key_of
-from batonmq.net.tls import TlsConfig, mutual_contexts
+from batonmq.net.tls import LiveContext, TlsConfig, mutual_contexts
 
 
 @dataclass(frozen=True, slots=True)
 class LinkSecurity:
     """What both ends of a link demand. With nothing set, any peer that reaches the port may take part."""
 
-    server: ssl.SSLContext | None = None
-    client: ssl.SSLContext | None = None
+    server: LiveContext | None = None
+    client: LiveContext | None = None
     key: bytes | None = None
 
     def __str__(self) -> str:
@@ -32,8 +31,8 @@ class LinkSecurity:
 
 def security_of(config: HAConfig, tls: TlsConfig) -> LinkSecurity:
     """Raises `ConfigError` when a key is missing or a file cannot be used."""
-    server: ssl.SSLContext | None = None
-    client: ssl.SSLContext | None = None
+    server: LiveContext | None = None
+    client: LiveContext | None = None
     if config.ha_tls_enable:
         server, client = mutual_contexts(tls, "haTlsEnable=true")
     return LinkSecurity(server, client, key_of(config.ha_secret) if config.ha_secret else None)

@@ -24,7 +24,7 @@ from batonmq.net import (
     RemotingClient,
     RemotingServer,
 )
-from batonmq.net.tls import TlsConfig, client_context, server_tls
+from batonmq.net.tls import TlsConfig, client_tls, server_tls
 from batonmq.protocol.headers.broker.replication import NotifyMinBrokerIdChange
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class NamesrvService:
             limits=replace(limits if limits is not None else Limits(), idle_timeout_ms=idle_ms),
             key="listenPort",
         )
-        self._client = RemotingClient(tls=client_context(tls))
+        self._client = RemotingClient(tls=client_tls(tls))
         self._scan_timer: asyncio.TimerHandle | None = None
         self._scan_ms = 0
         """When the timer is due, by the running time."""

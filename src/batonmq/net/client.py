@@ -16,6 +16,7 @@ from batonmq.net.dispatch import Body, Dispatcher
 from batonmq.net.errors import ConnectFailed, ConnectionLost
 from batonmq.net.limits import Limits
 from batonmq.net.tcp_timeout import set_tcp_timeout
+from batonmq.net.tls import LiveContext
 from batonmq.net.turn import LoopTurn
 from batonmq.protocol.frame import Command
 from batonmq.protocol.registry import Header
@@ -58,7 +59,7 @@ class RemotingClient:
     def __init__(
         self,
         *,
-        tls: ssl.SSLContext | None = None,
+        tls: ssl.SSLContext | LiveContext | None = None,
         credentials: Credentials | None = None,
         dispatcher: Dispatcher | None = None,
         limits: Limits | None = None,
@@ -226,10 +227,11 @@ class RemotingClient:
             credentials=self._credentials,
             on_close=self._closed,
         )
+        tls = self._tls.current() if isinstance(self._tls, LiveContext) else self._tls
         try:
             async with asyncio.timeout(self._connect_timeout_ms / 1000):
                 transport, _ = await loop.create_connection(
-                    lambda: connection, host, port, ssl=self._tls, server_hostname=host if self._tls else None
+                    lambda: connection, host, port, ssl=tls, server_hostname=host if tls else None
                 )
         except TimeoutError as error:
             raise ConnectFailed(address, f"no connection within {self._connect_timeout_ms} ms") from error

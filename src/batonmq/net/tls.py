@@ -9,13 +9,19 @@ can verify; we serve plain text then, and refuse `enforcing`.
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import ssl
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import cast
+from functools import partial
+from pathlib import Path
+from typing import Final, cast
 
 from batonmq.common.config import ConfigError
+
+log = logging.getLogger(__name__)
 
 TLS_HANDSHAKE_RECORD = 0x16
 """First byte of a TLS client hello. A frame that began with it would be 368 MB long, so it is none."""
@@ -124,11 +130,69 @@ def _escaped(value: str) -> str:
     return _ESCAPED.sub(lambda found: "\\" + found[0], value).replace("\0", "\\00")
 
 
+LOOK_EVERY_S: Final = 1.0
+"""Least time between two looks at the PEM files; RocketMQ looks twice a second."""
+
+
+class LiveContext:
+    """A context that follows its PEM files: connections that begin after a file was replaced use the new one,
+    as with RocketMQ's servers (`FileWatchService`). Open connections keep what they began with.
+
+    It looks when a connection asks, so there is nothing to start or stop. Files that cannot be used, such as
+    a certificate whose key is not replaced yet, are logged, and the last usable ones stay in use.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[], ssl.SSLContext],
+        paths: Iterable[str],
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`paths`: the files that `build` reads; empty ones are left out. Raises what `build` raises."""
+        self._build = build
+        self._paths = [path for path in paths if path]
+        self._now_s = now_s
+        self._state = self._look()  # before the files are read: a change in between is seen later
+        self._context = build()
+        self._looked_s = now_s()
+
+    def current(self) -> ssl.SSLContext:
+        """The context for a connection that begins now."""
+        now_s = self._now_s()
+        if now_s - self._looked_s >= LOOK_EVERY_S:
+            self._looked_s = now_s
+            state = self._look()
+            if state != self._state:
+                self._state = state
+                self._reload()
+        return self._context
+
+    def _look(self) -> list[tuple[int, int, int] | None]:
+        return [_file_state(path) for path in self._paths]
+
+    def _reload(self) -> None:
+        try:
+            self._context = self._build()
+        except ConfigError as error:
+            log.error("TLS files changed and cannot be used, the previous ones stay in use: %s", error)
+        else:
+            log.info("TLS files changed, new connections use them: %s", ", ".join(self._paths))
+
+
+def _file_state(path: str) -> tuple[int, int, int] | None:
+    """Differs after a file was replaced or written; None: there is none."""
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
 @dataclass(frozen=True, slots=True)
 class ServerTls:
-    """A server's TLS: the context, and whether plain text is refused."""
+    """A server's TLS: where its contexts come from, and whether plain text is refused."""
 
-    context: ssl.SSLContext
+    contexts: LiveContext
     enforcing: bool
 
 
@@ -136,6 +200,11 @@ def server_tls(config: TlsConfig) -> ServerTls | None:
     """What `RemotingServer` needs; None when only plain text is served. Raises `ConfigError`."""
     if config.server_mode == "disabled" or not config.server_cert_path:
         return None
+    files = config.server_cert_path, config.server_key_path, config.server_trust_cert_path
+    return ServerTls(LiveContext(partial(_server_context, config), files), config.server_mode == "enforcing")
+
+
+def _server_context(config: TlsConfig) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _load_chain(
         context, "tls.server", config.server_cert_path, config.server_key_path, config.server_key_password
@@ -144,13 +213,26 @@ def server_tls(config: TlsConfig) -> ServerTls | None:
         _load_trust(context, "tls.server", config.server_trust_cert_path)
         required = config.server_need_client_auth == "require"
         context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
-    return ServerTls(context, config.server_mode == "enforcing")
+    return context
+
+
+def client_tls(config: TlsConfig) -> LiveContext | None:
+    """What a server's `RemotingClient` needs; None when it connects in plain text. Raises `ConfigError`."""
+    if not config.enable:
+        return None
+    return LiveContext(partial(_client_context, config), _client_files(config))
 
 
 def client_context(config: TlsConfig) -> ssl.SSLContext | None:
-    """What `RemotingClient` needs; None when it connects in plain text. Raises `ConfigError`."""
-    if not config.enable:
-        return None
+    """The same for a program that ends soon, such as a command."""
+    return _client_context(config) if config.enable else None
+
+
+def _client_files(config: TlsConfig) -> tuple[str, ...]:
+    return config.client_cert_path, config.client_key_path, config.client_trust_cert_path
+
+
+def _client_context(config: TlsConfig) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     if config.client_auth_server:
@@ -164,7 +246,7 @@ def client_context(config: TlsConfig) -> ssl.SSLContext | None:
     return context
 
 
-def mutual_contexts(config: TlsConfig, wanted_by: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+def mutual_contexts(config: TlsConfig, wanted_by: str) -> tuple[LiveContext, LiveContext]:
     """Contexts (accepting, connecting) for programs of one kind that must all show a certificate of the same
     origin: `tls.server.*`, and `tls.client.*` where it is set. Host names are not checked, as in RocketMQ.
 
@@ -175,21 +257,35 @@ def mutual_contexts(config: TlsConfig, wanted_by: str) -> tuple[ssl.SSLContext, 
             f"{wanted_by} needs tls.server.certPath, tls.server.keyPath and, to tell peers from strangers, "
             "tls.server.trustCertPath"
         )
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    files = config.server_cert_path, config.server_key_path, config.server_trust_cert_path
+    return (
+        LiveContext(partial(_accepting_context, config), files),
+        LiveContext(partial(_connecting_context, config), (*files, *_client_files(config))),
+    )
+
+
+def _accepting_context(config: TlsConfig) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _load_chain(
+        context, "tls.server", config.server_cert_path, config.server_key_path, config.server_key_password
+    )
+    _load_trust(context, "tls.server", config.server_trust_cert_path)
+    context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def _connecting_context(config: TlsConfig) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
     own = ("tls.server", config.server_cert_path, config.server_key_path, config.server_key_password)
-    _load_chain(server, *own)
-    _load_trust(server, "tls.server", config.server_trust_cert_path)
-    server.verify_mode = ssl.CERT_REQUIRED
-    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    client.check_hostname = False
     if config.client_cert_path:
         own = ("tls.client", config.client_cert_path, config.client_key_path, config.client_key_password)
-    _load_chain(client, *own)
+    _load_chain(context, *own)
     if config.client_trust_cert_path:
-        _load_trust(client, "tls.client", config.client_trust_cert_path)
+        _load_trust(context, "tls.client", config.client_trust_cert_path)
     else:
-        _load_trust(client, "tls.server", config.server_trust_cert_path)
-    return server, client
+        _load_trust(context, "tls.server", config.server_trust_cert_path)
+    return context
 
 
 def _load_chain(context: ssl.SSLContext, prefix: str, cert: str, key: str, password: str) -> None:
@@ -294,7 +390,7 @@ class TlsSniffer(asyncio.Protocol):
         assert self._transport is not None
         loop = asyncio.get_running_loop()
         upgrade = asyncio.ensure_future(
-            loop.start_tls(self._transport, self, self._tls.context, server_side=True)
+            loop.start_tls(self._transport, self, self._tls.contexts.current(), server_side=True)
         )
         # The hello has been read and must reach the TLS protocol that start_tls puts in place: after that
         # protocol's connection_made, before anything else is read. start_tls queues connection_made and

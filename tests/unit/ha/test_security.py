@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 import ssl
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from tests.certificates import Authority, authority
 
 from .conftest import until
 
+PEM_FILES = ("server_cert_path", "server_key_path", "server_trust_cert_path")
 SECRET = LinkSecurity(key=key_of("the group's own secret"))
 
 
@@ -132,6 +134,36 @@ async def test_replicas_with_certificates_of_one_authority(replicas, ca):
     await master.follow(slave, 2)
     end = slave.put(b"the other way round")
     await until(lambda: master.store.max_offset == end)
+
+
+async def test_certificates_of_a_running_group_can_be_replaced(replicas, ca, other_ca, tmp_path, monkeypatch):
+    """Both sides show and trust what their files have when the link is opened."""
+    monkeypatch.setattr("batonmq.net.tls.LOOK_EVERY_S", 0.0)
+    made = [
+        TlsConfig(**{key: str(tmp_path / f"{name}.{key}") for key in PEM_FILES}) for name in ("one", "two")
+    ]
+
+    def issue(authority: Authority) -> None:
+        for name, tls in zip(("one", "two"), made, strict=True):
+            source = authority.tls(name)
+            for key in PEM_FILES:
+                shutil.copyfile(getattr(source, key), getattr(tls, key))
+
+    issue(ca)
+    (master,) = await replicas(1, security=with_tls(made[0]))
+    (slave,) = await replicas(1, security=with_tls(made[1]))
+    await master.lead(1)
+    await copies_and_confirms(master, slave)
+    issue(other_ca)
+    await master.ha.become_slave(None, 2, 1)
+    await slave.lead(2)
+    await master.follow(slave, 2)
+    end = slave.put(b"after the change")
+    await until(lambda: master.store.max_offset == end)
+    stranger = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    stranger.check_hostname, stranger.verify_mode = False, ssl.CERT_NONE
+    stranger.load_cert_chain(*ca.issue("one"))
+    assert await say(slave, FORGED, stranger) == b"", "a certificate of the authority that is trusted no more"
 
 
 @pytest.mark.parametrize("who", ["plain", "no certificate", "another authority", "expired", "garbage"])
