@@ -16,22 +16,19 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from threading import Thread
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.sdk.metrics import MeterProvider, ObservableCounter, ObservableGauge
 from opentelemetry.sdk.metrics import export as sdk
 from opentelemetry.sdk.resources import Resource
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from batonmq.common.log import WHOLE
 from batonmq.common.metrics import Buckets, Kind, LabelValues, Metric, Point, Source, read
 from batonmq.common.metrics_config import MetricsConfig, MetricsExporterType
-
-if TYPE_CHECKING:
-    from wsgiref.simple_server import WSGIServer
+from batonmq.common.scrape_server import ScrapeServer
 
 log = logging.getLogger(__name__)
 
@@ -59,11 +56,11 @@ class OtelExporter:
         self._host = config.metrics_prom_exporter_host or host
         self._loop: asyncio.AbstractEventLoop
         self._provider: MeterProvider | None = None
-        self._http: tuple[WSGIServer, Thread] | None = None
+        self._http: ScrapeServer | None = None
 
     @property
     def port(self) -> int:
-        return 0 if self._http is None else self._http[0].server_port
+        return 0 if self._http is None else self._http.server_port
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -99,19 +96,16 @@ class OtelExporter:
 
     def _shut_down(self) -> None:
         if self._http is not None:
-            server, thread = self._http
-            server.shutdown()
-            server.server_close()
-            thread.join()
+            self._http.close()
         if self._provider is not None:
             self._provider.shutdown(timeout_millis=2 * self._config.metric_grpc_exporter_time_out_in_mills)
 
     # -- exporters ----------------------------------------------------------------------------------------
 
-    def _listen(self, registry: CollectorRegistry) -> tuple[WSGIServer, Thread]:
+    def _listen(self, registry: CollectorRegistry) -> ScrapeServer:
         port = self._config.metrics_prom_exporter_port
         try:
-            return start_http_server(port, self._host, registry)
+            return ScrapeServer(self._host, port, make_wsgi_app(registry))
         except OSError as error:
             raise OSError(
                 error.errno,

@@ -15,7 +15,7 @@ from pathlib import Path
 from batonmq.protocol.buffers import Buffer
 from batonmq.protocol.message.layout import SIZE_MAGIC
 from batonmq.store.errors import StoreError
-from batonmq.store.mapped import MappedFile, MappedLog, read_path, sync_path
+from batonmq.store.mapped import NOT_OPENED, MappedFile, MappedLog, read_path, sync_path
 from batonmq.store.scan import read_records
 
 log = logging.getLogger(__name__)
@@ -153,7 +153,8 @@ class CommitLog:
         """Bring the log to disk; returns the durable offset. Blocking, for the executor.
 
         If the disk fails, so does every later call, and no message is accepted any more: after a failed fsync
-        it is unknown what is on disk.
+        it is unknown what is on disk. With too many open files there was no fsync, and the next call tries
+        again.
         """
         with self._flush_lock:
             if self.failure is not None:
@@ -170,7 +171,8 @@ class CommitLog:
                     sync_path(self.files.directory)
                     self._synced_file = files[-1]
             except OSError as error:
-                self.failure = f"fsync of the commit log failed: {error}"
+                if error.errno not in NOT_OPENED:
+                    self.failure = f"fsync of the commit log failed: {error}"
                 raise
             with self.offsets_lock:
                 if truncations == self.truncations:

@@ -15,6 +15,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Final
 
 from batonmq.store.errors import StoreError
 
@@ -58,6 +59,10 @@ def read_path(path: Path, position: int, size: int) -> bytes:
     if len(data) < size:
         raise OSError(errno.EIO, f"only {len(data)} of {size} bytes at {position}", str(path))
     return data
+
+
+NOT_OPENED: Final = (errno.EMFILE, errno.ENFILE)
+"""Too many open files: `sync_path` did not sync the file at all, and may do it later."""
 
 
 def sync_path(path: Path) -> None:

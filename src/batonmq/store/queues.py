@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
 
 from batonmq.protocol.names import is_light
 from batonmq.store.consumequeue import ConsumeQueue, OpenFiles, no_queue_reason
-from batonmq.store.mapped import sync_path
+from batonmq.store.mapped import NOT_OPENED, sync_path
 from batonmq.store.policy import UnitCode
 
 log = logging.getLogger(__name__)
 
-_NOT_OPENED: Final = (errno.EMFILE, errno.ENFILE)
-"""Too many open files: the file was not synced at all, and may be later."""
 QueueKey = tuple[str, int]
 """Topic and queue id."""
 
@@ -136,7 +132,7 @@ class ConsumeQueues:
                 sync_path(Path(path))
             except OSError as error:
                 self._dirty.append((None, path))
-                if error.errno not in _NOT_OPENED:
+                if error.errno not in NOT_OPENED:
                     self._lost = error.errno, error.strerror, path
                 raise
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import contextlib
 import json
 import logging
 import queue
@@ -28,6 +29,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2_grpc import (
 from opentelemetry.proto.metrics.v1 import metrics_pb2
 from tests.scrape import scrape
 
+from batonmq.common import scrape_server
 from batonmq.common.config import ConfigError
 from batonmq.common.config_loader import build
 from batonmq.common.metrics import Buckets, Histogram, Kind, Metric, Point, read
@@ -167,6 +169,35 @@ async def test_a_metric_that_cannot_be_read_leaves_the_others(caplog: pytest.Log
     assert [name.partition("{")[0] for name in samples] == ["target_info", "waiting_bytes"]
     failed = [record.getMessage() for record in caplog.records if record.exc_info]
     assert failed == ["Callback failed for instrument done_total.", "metric took cannot be read"]
+
+
+async def test_connections_that_ask_nothing_are_bounded_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scrape_server, "MAX_CONNECTIONS", 3)
+    monkeypatch.setattr(scrape_server._Handler, "timeout", 1.0)
+    exporter = Program().exporter(
+        metrics_exporter_type=MetricsExporterType.PROM, metrics_prom_exporter_port=0
+    )
+    threads = threading.active_count()
+    await exporter.start()
+    with contextlib.ExitStack() as stack:
+
+        def connect() -> socket.socket:
+            return stack.enter_context(socket.create_connection(("127.0.0.1", exporter.port), 5))
+
+        silent = [connect() for _ in range(3)]
+        for _ in range(20):
+            with contextlib.suppress(ConnectionResetError):
+                assert await asyncio.to_thread(connect().recv, 1) == b"", "closed unanswered"
+        assert threading.active_count() <= threads + 6, "the server, three connections, to_thread's"
+        for each in silent:
+            assert await asyncio.to_thread(each.recv, 1) == b"", "after its time"
+        while True:  # the last thread may still be at its end
+            try:
+                assert await asyncio.to_thread(scrape, exporter.port)
+                break
+            except OSError:
+                await asyncio.sleep(0.05)
+    await exporter.stop()
 
 
 async def test_a_taken_port_is_said_in_one_line() -> None:

@@ -232,6 +232,24 @@ def test_the_name_of_a_file_that_was_created_again_is_durable(tmp_path, monkeypa
     assert [path.name for path in synced[3:]] == [file_name(4096)]
 
 
+def test_too_many_open_files_at_a_flush_are_no_failed_disk(opener, monkeypatch):
+    """Nothing was synced, so the next flush can do it; a failed fsync could not be repeated."""
+    store = opener()
+    opener.put(store, opener.message(b"first"))
+
+    def none_left(path, *args):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mapped.os, "open", none_left)
+        with pytest.raises(OSError, match="Too many open files"):
+            store.flush()
+    assert store.failure is None and store.flushed_offset == 0
+    (result,) = opener.put(store, opener.message(b"second"))
+    assert result.status is PutStatus.PUT_OK
+    assert store.flush() == store.max_offset
+
+
 def test_a_file_size_limit_is_a_status_not_a_signal(tmp_path):
     """The limit stands for a full disk. In a separate process: a store through a map would be killed."""
     program = """

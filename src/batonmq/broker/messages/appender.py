@@ -422,7 +422,8 @@ class Appender:
         except OSError as error:
             # Sends that wait for the disk get FLUSH_DISK_TIMEOUT.
             if not self._disk_failed:
-                log.error("no more messages are accepted: %s", error)
+                then = "is tried again" if store.failure is None else "no more messages are accepted"
+                log.error("flush of the commit log: %s: %s", then, error)
             self._disk_failed = True
         finally:
             self._flush_task = None
