@@ -16,8 +16,8 @@ log = logging.getLogger(__name__)
 MAX_CONNECTIONS: Final = 16
 """More than a few Prometheus servers ask at a time; others are closed unanswered."""
 TIMEOUT_S: Final = 10.0
-"""Longest wait for the next bytes of a request, or for a peer to take those of an answer. It is also the longest
-that Prometheus waits by default."""
+"""Longest wait for the next bytes of a request, or for a peer to take those of an answer. Prometheus itself
+waits that long by default."""
 
 
 class ScrapeServer(ThreadingMixIn, WSGIServer):

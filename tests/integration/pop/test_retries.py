@@ -9,8 +9,10 @@ from tests.integration.pop.rig import Starter
 from batonmq.protocol.bodies.groups import SubscriptionGroupConfig
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker.admin import UpdateBrokerConfig
+from batonmq.protocol.headers.broker.pop import PopMessageResponse
 from batonmq.protocol.headers.broker.topics import UpdateSubscriptionGroup
 from batonmq.protocol.json import encode
+from batonmq.protocol.pop import parse_msg_offset_info
 
 
 async def test_a_message_that_is_never_acknowledged_becomes_a_dead_letter(start: Starter) -> None:
@@ -52,6 +54,32 @@ async def test_a_message_without_room_for_a_receipt_comes_again(start: Starter) 
     await rig.ack(*again)
     await rig.send(b"b")
     assert await rig.bodies() == [b"b"]
+
+
+@pytest.mark.parametrize("damage", [bytes(600), b"\xff" * 600], ids=["zeros", "ones"])
+async def test_a_damaged_record_of_a_retry_topic_costs_nobody_the_rest(start: Starter, damage: bytes) -> None:
+    rig = await start()
+    await rig.send(*(b"%d" % n + bytes(600) for n in range(5)))
+    assert len(await rig.pop(invisible_time=1)) == 5
+    assert rig.broker is not None
+    store = rig.broker.broker.store
+    async with asyncio.timeout(10):
+        while store.queue_bounds("%RETRY%g_T", 0).max_offset < 5:
+            await asyncio.sleep(0.05)
+    unit = store._queues.by_key["%RETRY%g_T", 0].unit(2)
+    assert unit is not None
+    with (store.config.commit_log_path / f"{0:020d}").open("r+b") as file:
+        file.seek(unit[0])
+        file.write(damage)
+    found: list[int] = []
+    for _ in range(5):
+        header = (await rig.ask(poll_time=300)).header
+        assert isinstance(header, PopMessageResponse)
+        for offsets in parse_msg_offset_info(header.msg_offset_info).values():
+            found += offsets
+    assert found == [0, 1, 2, 3, 4], "each can be acknowledged"
+    await rig.send(b"new")
+    assert await rig.bodies() == [b"new"]
 
 
 async def test_retries_stay_in_their_queues_and_their_topic_grows_with_the_other(start: Starter) -> None:

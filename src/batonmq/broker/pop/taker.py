@@ -440,7 +440,13 @@ class Taker:
         for view in taken.result.buffers:
             at = 0
             while at < len(view):
-                record = decode_record(view, at, inflate=False)
+                try:
+                    record = decode_record(view, at, inflate=False)
+                except MessageFormatError as error:
+                    # As for other topics, what follows goes out as the log has it.
+                    log.error("pop: %s, queue %d: %s", taken.topic, taken.queue_id, error)
+                    yield view[at:]
+                    break
                 at += record.store_size
                 receipt = Receipt(
                     taken.start,
