@@ -15,6 +15,8 @@ from rich.table import Table
 from batonmq.common.terminal import plain_console, visible
 
 PIPE_COLUMNS = 250
+_NARROW = (0, 1, 0, 0)
+"""Padding of a table too wide for the terminal: one space between columns in place of two."""
 
 
 class Output:
@@ -45,6 +47,9 @@ class Output:
             )
         for row in rows:
             table.add_row(*(_text(cell) for cell in row))
+        whole = self._console.options.update_width(PIPE_COLUMNS)
+        if self._console.measure(table, options=whole).maximum > self._console.width:
+            table.padding = _NARROW
         self._console.print(table)
         if not rows:
             self._console.print("(nothing)", style="dim")

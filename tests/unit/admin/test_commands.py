@@ -177,6 +177,17 @@ def test_tables_as_json_keep_numbers(capsys: pytest.CaptureFixture[str]) -> None
     assert json.loads(capsys.readouterr().out) == [{"name": "a", "count": 1}, {"name": "b", "count": 2}]
 
 
+def test_a_table_a_little_too_wide_for_the_terminal_gives_up_spaces_before_it_folds_cells(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    columns = ["cluster", "broker", "address"]
+    row = ["DefaultCluster", "broker-a", "127.0.0.1:10911"]
+    for width, between in ((41, "  "), (40, " "), (39, " ")):
+        monkeypatch.setenv("COLUMNS", str(width))
+        Output(as_json=False).table(columns, [row])
+        assert capsys.readouterr().out.splitlines()[1].rstrip() == between.join(row)
+
+
 def test_tables_fit_the_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     Output(as_json=False).table(["name", "value"], [["x" * 30, "y" * 30], ["[bold]z", None]])
