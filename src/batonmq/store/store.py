@@ -429,7 +429,7 @@ class MessageStore:
         """Bring the commit log to disk; returns the durable offset. Blocking, for the executor.
 
         If the disk fails, so does every later call, and no message is accepted any more: after a failed fsync
-        it is unknown what is on disk.
+        it is unknown what is on disk. With too many open files, `failure` stays None: call it again.
         """
         return self._log.flush()
 

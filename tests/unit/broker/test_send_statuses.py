@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from batonmq.ha.config import HAConfig
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.message.record import StoredMessage
 from batonmq.store.config import FlushDiskType, StoreConfig
+from batonmq.store.mapped import sync_path
 from batonmq.store.store import MessageStore
 
 SLAVE_TIMEOUT_MS, FLUSH_TIMEOUT_MS = 60, 140
@@ -117,6 +120,41 @@ async def test_send_status(case: AckCase, tmp_path: Path) -> None:
         assert after_ms >= SLAVE_TIMEOUT_MS - 5
     elif code == ResponseCode.FLUSH_DISK_TIMEOUT:
         assert after_ms >= FLUSH_TIMEOUT_MS - 5
+
+
+async def test_a_flush_with_too_many_open_files_is_repeated_without_another_send(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The send is acknowledged when it is on disk; a failed disk afterwards is not kept from the log."""
+    case = next(case for case in ack_cases() if case.disk == "done" and case.code == ResponseCode.SUCCESS)
+    appender, store = appender_of(case, tmp_path)
+    appender._settings.store = replace(appender._settings.store, flush_interval_commit_log=20)
+    errors = [errno.EMFILE, errno.ENFILE]
+
+    def failing(path: Path) -> None:
+        if errors:
+            raise OSError(errors.pop(0), "says the test")
+        sync_path(path)
+
+    monkeypatch.setattr("batonmq.store.commitlog.sync_path", failing)
+
+    async def send() -> ResponseCode:
+        waiter = RecordingWaiter(True)
+        appender.submit(StoredMessage(topic="T", queue_id=0, body=b"x"), waiter)
+        return await asyncio.wait_for(waiter.answer, 5)
+
+    assert await send() == ResponseCode.SUCCESS
+    assert not errors and store.flushed_offset == store.max_offset > 0
+    errors += [errno.EMFILE, errno.EIO]
+    assert await send() == ResponseCode.FLUSH_DISK_TIMEOUT
+    failed = [record.message for record in caplog.records if record.levelname == "ERROR"]
+    assert [line.partition(": ")[0] for line in failed] == [
+        "flush of the commit log failed, it is tried again",
+        "flush of the commit log failed, it is tried again",
+        "flush of the commit log failed, no more messages are accepted",
+    ]
+    await appender.stop()
+    store.abandon()
 
 
 def test_the_table_has_every_answer_in_every_mode_that_can_give_it() -> None:

@@ -100,8 +100,8 @@ class Appender:
         self._wholes: list[tuple[int, int]] = []
         """See `keep_whole`: places in `_messages`, begin and end."""
         self._pending: PendingByCopies[tuple[Waiter, PutResult]] = PendingByCopies()
-        self._disk_failed = False
-        """Whether the failure was logged: once, not at every flush."""
+        self._flush_failed = ""
+        """What was logged about the last flush, if it failed: once, not at every flush."""
         self._flush_task: asyncio.Task[None] | None = None
         self._flush_timer: asyncio.TimerHandle | None = None
         self._held = False
@@ -222,9 +222,8 @@ class Appender:
         self.progress()
         if sync_flush:
             self._start_flush()
-        elif self._flush_timer is None:
-            interval_s = self._settings.store.flush_interval_commit_log / 1000
-            self._flush_timer = asyncio.get_running_loop().call_later(interval_s, self._flush_due)
+        else:
+            self._flush_later()
 
     def _keep_whole(self, results: list[PutResult]) -> None:
         stored = [result for result in results if result.status is _STORE_OK]
@@ -279,12 +278,12 @@ class Appender:
 
     async def stop(self) -> None:
         """Wait for a running flush and flush once more. The caller submits no more messages."""
-        if self._flush_timer is not None:
+        self._alarm.cancel()
+        while self._flush_task is not None:
+            await self._flush_task
+        if self._flush_timer is not None:  # only now: a flush that fails sets it
             self._flush_timer.cancel()
             self._flush_timer = None
-        self._alarm.cancel()
-        if self._flush_task is not None:
-            await self._flush_task
         if self._store.failure is None:
             await asyncio.get_running_loop().run_in_executor(None, self._store.flush)
 
@@ -399,6 +398,11 @@ class Appender:
 
     # -- disk
 
+    def _flush_later(self) -> None:
+        if self._flush_timer is None:
+            interval_s = self._settings.store.flush_interval_commit_log / 1000
+            self._flush_timer = asyncio.get_running_loop().call_later(interval_s, self._flush_due)
+
     def _flush_due(self) -> None:
         self._flush_timer = None
         self._start_flush()
@@ -414,17 +418,21 @@ class Appender:
         try:
             while store.flushed_offset < store.max_offset:
                 await loop.run_in_executor(None, store.flush)
+                self._flush_failed = ""
                 if self._replication is not None:
                     self._replication.wake()  # with SYNC_FLUSH the confirm offset needs this disk too
                 self.progress()
                 if not self._pending:
                     break
         except OSError as error:
-            # Sends that wait for the disk get FLUSH_DISK_TIMEOUT.
-            if not self._disk_failed:
-                then = "is tried again" if store.failure is None else "no more messages are accepted"
-                log.error("flush of the commit log: %s: %s", then, error)
-            self._disk_failed = True
+            # Sends that wait for the disk get FLUSH_DISK_TIMEOUT, unless another flush helps in time.
+            then = "no more messages are accepted"
+            if store.failure is None:
+                then = "it is tried again"
+                self._flush_later()  # there may be no other send that would
+            if self._flush_failed != then:
+                log.error("flush of the commit log failed, %s: %s", then, error)
+            self._flush_failed = then
         finally:
             self._flush_task = None
 
