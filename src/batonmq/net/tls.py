@@ -139,7 +139,8 @@ class LiveContext:
     as with RocketMQ's servers (`FileWatchService`). Open connections keep what they began with.
 
     It looks when a connection asks, so there is nothing to start or stop. Files that cannot be used, such as
-    a certificate whose key is not replaced yet, are logged, and the last usable ones stay in use.
+    a certificate whose key is not replaced yet, are logged, and the last usable ones stay in use. Each look
+    tries them again: why they cannot be used may lie outside of them, as with too many open files.
     """
 
     def __init__(
@@ -154,6 +155,8 @@ class LiveContext:
         self._now_s = now_s
         self._state = self._look()  # before the files are read: a change in between is seen later
         self._context = build()
+        self._problem = ""
+        """Why the files of the last look cannot be used; empty if they are in use."""
         self._looked_s = now_s()
 
     def current(self) -> ssl.SSLContext:
@@ -162,7 +165,7 @@ class LiveContext:
         if now_s - self._looked_s >= LOOK_EVERY_S:
             self._looked_s = now_s
             state = self._look()
-            if state != self._state:
+            if state != self._state or self._problem:
                 self._state = state
                 self._reload()
         return self._context
@@ -174,8 +177,11 @@ class LiveContext:
         try:
             self._context = self._build()
         except ConfigError as error:
-            log.error("TLS files changed and cannot be used, the previous ones stay in use: %s", error)
+            if str(error) != self._problem:
+                log.error("TLS files changed and cannot be used, the previous ones stay in use: %s", error)
+            self._problem = str(error)
         else:
+            self._problem = ""
             log.info("TLS files changed, new connections use them: %s", ", ".join(self._paths))
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import shutil
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.certificates import Authority, authority
@@ -119,6 +122,32 @@ async def test_a_certificate_without_its_key_leaves_the_old_pair_in_use(
     files.put(key, files.key)
     assert await is_trusted(server, new.certificate)
     assert caplog.text.count("new connections use them") == 1
+
+
+async def test_files_that_could_not_be_read_at_first_are_used_without_another_change(
+    server: RemotingServer,
+    files: Files,
+    old: Authority,
+    new: Authority,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A new key belongs to root for a moment, or all descriptors are in use: no file changes afterwards."""
+    load = ssl.SSLContext.load_cert_chain
+    failures = [errno.EACCES, errno.EMFILE, errno.EMFILE]
+
+    def failing(context: ssl.SSLContext, *args: Any) -> None:
+        if failures:
+            number = failures.pop(0)
+            raise OSError(number, os.strerror(number))
+        load(context, *args)
+
+    monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", failing)
+    files.issue(new)
+    for _ in range(3):
+        assert await is_trusted(server, old.certificate)
+    assert await is_trusted(server, new.certificate)
+    assert caplog.text.count("the previous ones stay in use") == 2, "once for each reason"
 
 
 async def test_a_file_that_is_gone_for_a_while_changes_nothing(
