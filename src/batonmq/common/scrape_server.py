@@ -1,10 +1,11 @@
-"""The HTTP server that Prometheus asks. Its connections are bounded in number and in time: the server of
-`prometheus_client` starts a thread for each, and waits for ever for what it asks."""
+"""The HTTP server that Prometheus asks. Its connections are bounded in number, and each wait for one in time:
+the server of `prometheus_client` starts a thread for each, and waits for ever for what it asks."""
 
 from __future__ import annotations
 
 import logging
 import socket
+import time
 from collections.abc import Callable
 from socketserver import ThreadingMixIn
 from threading import BoundedSemaphore, Thread
@@ -18,6 +19,8 @@ MAX_CONNECTIONS: Final = 16
 TIMEOUT_S: Final = 10.0
 """Longest wait for the next bytes of a request, or for a peer to take those of an answer. Prometheus itself
 waits that long by default."""
+PAUSE_S: Final = 0.2
+"""After a connection that could not be accepted."""
 
 
 class ScrapeServer(ThreadingMixIn, WSGIServer):
@@ -40,6 +43,14 @@ class ScrapeServer(ThreadingMixIn, WSGIServer):
         self.shutdown()
         self.server_close()
         self._thread.join()
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        try:
+            return super().get_request()
+        except OSError:
+            # Too many open files: the connection waits, and the caller would try again at once, for ever.
+            time.sleep(PAUSE_S)
+            raise
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self._room.acquire(blocking=False):

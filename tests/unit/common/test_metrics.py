@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import builtins
 import contextlib
+import errno
 import json
 import logging
 import queue
 import socket
+import socketserver
 import threading
 import time
 import urllib.error
@@ -197,6 +199,29 @@ async def test_connections_that_ask_nothing_are_bounded_and_end(monkeypatch: pyt
                 break
             except OSError:
                 await asyncio.sleep(0.05)
+    await exporter.stop()
+
+
+async def test_a_connection_that_cannot_be_accepted_does_not_keep_a_core_busy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With too many open files it stays in the queue, and the port readable."""
+    failed: list[float] = []
+
+    def none_left(server: object) -> None:
+        failed.append(time.monotonic())
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    exporter = Program().exporter(
+        metrics_exporter_type=MetricsExporterType.PROM, metrics_prom_exporter_port=0
+    )
+    await exporter.start()
+    with monkeypatch.context() as patch:
+        patch.setattr(socketserver.TCPServer, "get_request", none_left)
+        with socket.create_connection(("127.0.0.1", exporter.port), 5):
+            await asyncio.sleep(0.5)
+    assert 1 <= len(failed) < 10
+    assert await asyncio.to_thread(scrape, exporter.port)
     await exporter.stop()
 
 
