@@ -175,7 +175,7 @@ async def test_a_metric_that_cannot_be_read_leaves_the_others(caplog: pytest.Log
 
 async def test_connections_that_ask_nothing_are_bounded_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scrape_server, "MAX_CONNECTIONS", 3)
-    monkeypatch.setattr(scrape_server._Handler, "timeout", 1.0)
+    monkeypatch.setattr(scrape_server._Handler, "timeout", 2.0)
     exporter = Program().exporter(
         metrics_exporter_type=MetricsExporterType.PROM, metrics_prom_exporter_port=0
     )
@@ -191,6 +191,10 @@ async def test_connections_that_ask_nothing_are_bounded_and_end(monkeypatch: pyt
             with contextlib.suppress(ConnectionResetError):
                 assert await asyncio.to_thread(connect().recv, 1) == b"", "closed unanswered"
         assert threading.active_count() <= threads + 6, "the server, three connections, to_thread's"
+        silent[-1].setblocking(False)
+        with pytest.raises(BlockingIOError):  # so the others did not wait for their time
+            silent[-1].recv(1)
+        silent[-1].setblocking(True)
         for each in silent:
             assert await asyncio.to_thread(each.recv, 1) == b"", "after its time"
         while True:  # the last thread may still be at its end
