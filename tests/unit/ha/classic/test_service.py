@@ -390,5 +390,5 @@ async def test_a_slave_that_pauses_goes_on_at_once_when_the_master_announces_its
     master.ha.serve()
     slave.ha.set_master_address(master.address)
     slave.ha.hasten()
-    await until(lambda: slave.ha.followed == master.address)
+    await until(lambda: slave.ha.followed == master.address and bool(master.ha.replicas()))
     assert slave.ha.master().local_address == master.ha.replicas()[0].address
