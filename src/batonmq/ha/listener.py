@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from batonmq.common.repeated_warnings import RepeatedWarnings
 from batonmq.ha.link import INTRODUCTION_MS, Link
-from batonmq.net.tls import ServerTls, TlsSniffer
+from batonmq.net.tls import ServerTls
+from batonmq.net.tls_sniffer import TlsSniffer
 
 if TYPE_CHECKING:
     from batonmq.common.clock import Clock

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from batonmq.ha.config import HAConfig
 from batonmq.ha.proof import key_of
-from batonmq.net.tls import LiveContext, TlsConfig, mutual_contexts
+from batonmq.net.live_context import LiveContext
+from batonmq.net.tls import TlsConfig, mutual_contexts
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from batonmq.net.connection import SUCCESS_ONLY, Connection, Response
 from batonmq.net.dispatch import Body, Dispatcher
 from batonmq.net.errors import ConnectFailed, ConnectionLost
 from batonmq.net.limits import Limits
+from batonmq.net.live_context import LiveContext
 from batonmq.net.tcp_timeout import set_tcp_timeout
-from batonmq.net.tls import LiveContext
 from batonmq.net.turn import LoopTurn
 from batonmq.protocol.frame import Command
 from batonmq.protocol.registry import Header

@@ -18,7 +18,8 @@ from batonmq.net.dispatch import Dispatcher
 from batonmq.net.interceptors import Interceptor
 from batonmq.net.limits import Limits
 from batonmq.net.open_files import spare_file
-from batonmq.net.tls import ServerTls, TlsSniffer
+from batonmq.net.tls import ServerTls
+from batonmq.net.tls_sniffer import TlsSniffer
 from batonmq.net.turn import LoopTurn
 from batonmq.protocol.errors import MQError
 

@@ -1,5 +1,4 @@
-"""TLS by RocketMQ's settings (`TlsSystemConfig`): three server modes, PEM files, and the sniffing that lets
-one port serve both kinds of client.
+"""TLS by RocketMQ's settings (`TlsSystemConfig`): three server modes and PEM files.
 
 RocketMQ reads these keys from Java system properties or the file `tls.config.file`; here they may stand in
 the program's own `.conf`. One difference: without a certificate Java's "test mode" invents one that nobody
@@ -9,22 +8,14 @@ can verify; we serve plain text then, and refuse `enforcing`.
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 import ssl
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
-from typing import Final, cast
 
 from batonmq.common.config import ConfigError
-
-log = logging.getLogger(__name__)
-
-TLS_HANDSHAKE_RECORD = 0x16
-"""First byte of a TLS client hello. A frame that began with it would be 368 MB long, so it is none."""
+from batonmq.net.live_context import LiveContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,70 +121,6 @@ def _escaped(value: str) -> str:
     return _ESCAPED.sub(lambda found: "\\" + found[0], value).replace("\0", "\\00")
 
 
-LOOK_EVERY_S: Final = 1.0
-"""Least time between two looks at the PEM files; RocketMQ looks twice a second."""
-
-
-class LiveContext:
-    """A context that follows its PEM files: connections that begin after a file was replaced use the new one,
-    as with RocketMQ's servers (`FileWatchService`). Open connections keep what they began with.
-
-    It looks when a connection asks, so there is nothing to start or stop. Files that cannot be used, such as
-    a certificate whose key is not replaced yet, are logged, and the last usable ones stay in use. Each look
-    tries them again: why they cannot be used may lie outside of them, as with too many open files.
-    """
-
-    def __init__(
-        self,
-        build: Callable[[], ssl.SSLContext],
-        paths: Iterable[str],
-        now_s: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`paths`: the files that `build` reads; empty ones are left out. Raises what `build` raises."""
-        self._build = build
-        self._paths = [path for path in paths if path]
-        self._now_s = now_s
-        self._state = self._look()  # before the files are read: a change in between is seen later
-        self._context = build()
-        self._problem = ""
-        """Why the files of the last look cannot be used; empty if they are in use."""
-        self._looked_s = now_s()
-
-    def current(self) -> ssl.SSLContext:
-        """The context for a connection that begins now."""
-        now_s = self._now_s()
-        if now_s - self._looked_s >= LOOK_EVERY_S:
-            self._looked_s = now_s
-            state = self._look()
-            if state != self._state or self._problem:
-                self._state = state
-                self._reload()
-        return self._context
-
-    def _look(self) -> list[tuple[int, int, int] | None]:
-        return [_file_state(path) for path in self._paths]
-
-    def _reload(self) -> None:
-        try:
-            self._context = self._build()
-        except ConfigError as error:
-            if str(error) != self._problem:
-                log.error("TLS files changed and cannot be used, the previous ones stay in use: %s", error)
-            self._problem = str(error)
-        else:
-            self._problem = ""
-            log.info("TLS files changed, new connections use them: %s", ", ".join(self._paths))
-
-
-def _file_state(path: str) -> tuple[int, int, int] | None:
-    """Differs after a file was replaced or written; None: there is none."""
-    try:
-        status = Path(path).stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_size, status.st_mtime_ns
-
-
 @dataclass(frozen=True, slots=True)
 class ServerTls:
     """A server's TLS: where its contexts come from, and whether plain text is refused."""
@@ -206,19 +133,26 @@ def server_tls(config: TlsConfig) -> ServerTls | None:
     """What `RemotingServer` needs; None when only plain text is served. Raises `ConfigError`."""
     if config.server_mode == "disabled" or not config.server_cert_path:
         return None
-    files = config.server_cert_path, config.server_key_path, config.server_trust_cert_path
-    return ServerTls(LiveContext(partial(_server_context, config), files), config.server_mode == "enforcing")
+    verify = ssl.CERT_NONE
+    if config.server_auth_client and config.server_need_client_auth != "none":
+        required = config.server_need_client_auth == "require"
+        verify = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
+    contexts = LiveContext(partial(_server_context, config, verify), _server_files(config))
+    return ServerTls(contexts, config.server_mode == "enforcing")
 
 
-def _server_context(config: TlsConfig) -> ssl.SSLContext:
+def _server_files(config: TlsConfig) -> tuple[str, ...]:
+    return config.server_cert_path, config.server_key_path, config.server_trust_cert_path
+
+
+def _server_context(config: TlsConfig, verify: ssl.VerifyMode) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _load_chain(
         context, "tls.server", config.server_cert_path, config.server_key_path, config.server_key_password
     )
-    if config.server_need_client_auth != "none" and config.server_auth_client:
+    if verify is not ssl.CERT_NONE:
         _load_trust(context, "tls.server", config.server_trust_cert_path)
-        required = config.server_need_client_auth == "require"
-        context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
+        context.verify_mode = verify
     return context
 
 
@@ -263,21 +197,11 @@ def mutual_contexts(config: TlsConfig, wanted_by: str) -> tuple[LiveContext, Liv
             f"{wanted_by} needs tls.server.certPath, tls.server.keyPath and, to tell peers from strangers, "
             "tls.server.trustCertPath"
         )
-    files = config.server_cert_path, config.server_key_path, config.server_trust_cert_path
+    files = _server_files(config)
     return (
-        LiveContext(partial(_accepting_context, config), files),
+        LiveContext(partial(_server_context, config, ssl.CERT_REQUIRED), files),
         LiveContext(partial(_connecting_context, config), (*files, *_client_files(config))),
     )
-
-
-def _accepting_context(config: TlsConfig) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    _load_chain(
-        context, "tls.server", config.server_cert_path, config.server_key_path, config.server_key_password
-    )
-    _load_trust(context, "tls.server", config.server_trust_cert_path)
-    context.verify_mode = ssl.CERT_REQUIRED
-    return context
 
 
 def _connecting_context(config: TlsConfig) -> ssl.SSLContext:
@@ -309,128 +233,3 @@ def _load_trust(context: ssl.SSLContext, prefix: str, path: str) -> None:
         context.load_verify_locations(path)
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(f"{prefix}.trustCertPath={path}: {error}") from error
-
-
-class TlsSniffer(asyncio.Protocol):
-    """Looks at the first byte of a new connection, then hands the transport to the real protocol.
-
-    Owned by the server's set of sniffers from `connection_made` until the hand-over or the end.
-    """
-
-    def __init__(
-        self,
-        tls: ServerTls,
-        factory: Callable[[], asyncio.Protocol],
-        sniffers: set[TlsSniffer],
-        timeout_s: float,
-        refused: Callable[[object, str], None],
-        no_room: Callable[[asyncio.BaseTransport], str | None] = lambda transport: None,
-    ) -> None:
-        """`refused` is called with each peer that is kept out, and why. `no_room`: why one more connection
-        cannot be kept; None if it can."""
-        self._tls = tls
-        self._factory = factory
-        self._sniffers = sniffers
-        self._timeout_s = timeout_s
-        self._refused = refused
-        self._no_room = no_room
-        self._transport: asyncio.Transport | None = None
-        self._peer: object = "?"
-        self._timer: asyncio.TimerHandle | None = None
-        self._upgrade_task: asyncio.Task[None] | None = None
-        self._early: list[bytes] = []
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from asyncio's
-        self._peer = transport.get_extra_info("peername")
-        if (why := self._no_room(transport)) is not None:
-            self._refuse(why)
-            self._transport.abort()
-            return
-        self._sniffers.add(self)
-        if self._timeout_s:
-            self._timer = asyncio.get_running_loop().call_later(self._timeout_s, self.abort)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._done()
-
-    def data_received(self, data: bytes) -> None:
-        assert self._transport is not None
-        if self._upgrade_task is not None:  # decrypted data that came along with the end of the handshake
-            self._early.append(data)
-        elif data[0] == TLS_HANDSHAKE_RECORD:
-            # start_tls pauses too, but not before its first step: until then the rest of a hello that came in
-            # pieces would be taken for decrypted data.
-            self._transport.pause_reading()
-            self._upgrade_task = asyncio.ensure_future(self._upgrade(data))
-        elif self._tls.enforcing:
-            self._refuse("speaks plain text, and tls.server.mode is enforcing; closing")
-            self._transport.close()
-        else:
-            self._hand_over(self._transport, data)
-
-    def abort(self) -> None:
-        """The time to say something is over, or the server stops."""
-        if self._upgrade_task is not None:
-            self._upgrade_task.cancel()
-        if self._transport is not None:
-            self._transport.abort()
-
-    def _refuse(self, why: str) -> None:
-        self._refused(self._peer, why)
-
-    def _done(self) -> None:
-        self._sniffers.discard(self)
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _hand_over(self, transport: asyncio.Transport, data: bytes) -> None:
-        self._done()
-        protocol = self._factory()
-        transport.set_protocol(protocol)
-        protocol.connection_made(transport)
-        if data and not transport.is_closing():  # else it was refused, and so is what it asks for
-            protocol.data_received(data)
-
-    async def _upgrade(self, hello: bytes) -> None:
-        assert self._transport is not None
-        loop = asyncio.get_running_loop()
-        upgrade = asyncio.ensure_future(
-            loop.start_tls(self._transport, self, self._tls.contexts.current(), server_side=True)
-        )
-        # The hello has been read and must reach the TLS protocol that start_tls puts in place: after that
-        # protocol's connection_made, before anything else is read. start_tls queues connection_made and
-        # resume_reading in its first step; a callback queued just after that step runs right behind them,
-        # with no polling of sockets in between (asyncio and uvloop alike).
-        await asyncio.sleep(0)
-        loop.call_soon(self._feed, hello)
-        try:
-            upgraded = await upgrade
-        except (OSError, ssl.SSLError) as error:
-            self._refuse(f"failed the TLS handshake: {str(error) or type(error).__name__}")
-            self._done()
-            self._transport = None
-            return
-        except asyncio.CancelledError:
-            self._done()  # asyncio's TLS does not tell its protocol about the end of a handshake
-            raise
-        finally:
-            # The error's traceback holds this frame, and `upgrade` the error: the circle would keep the
-            # buffers of each failed handshake (300 KB) until the collector comes by, for which a flood of
-            # them does not wait.
-            del upgrade
-        if upgraded is not None and not upgraded.is_closing():
-            self._hand_over(upgraded, b"".join(self._early))
-
-    def _feed(self, hello: bytes) -> None:
-        assert self._transport is not None
-        protocol = self._transport.get_protocol()
-        if isinstance(protocol, TlsSniffer):  # start_tls refused this transport; its error is reported above
-            return
-        rest = memoryview(hello)
-        while rest:
-            buffer = protocol.get_buffer(len(rest))  # type: ignore[attr-defined]  # a BufferedProtocol
-            size = min(len(buffer), len(rest))
-            buffer[:size] = rest[:size]
-            protocol.buffer_updated(size)  # type: ignore[attr-defined]
-            rest = rest[size:]

@@ -15,8 +15,7 @@ import pytest
 from tests.certificates import Authority, authority
 
 from batonmq.common.config import ConfigError
-from batonmq.net import ConnectFailed, Dispatcher, RemotingClient, RemotingServer, Reply
-from batonmq.net import tls as tls_module
+from batonmq.net import ConnectFailed, Dispatcher, RemotingClient, RemotingServer, Reply, live_context
 from batonmq.net.tls import TlsConfig, client_tls, server_tls
 from batonmq.protocol.frame import Command
 
@@ -35,7 +34,7 @@ def new(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(autouse=True)
 def look_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tls_module, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(live_context, "LOOK_EVERY_S", 0.0)
 
 
 class Files:
@@ -177,7 +176,7 @@ async def test_a_client_forgets_an_authority_that_was_replaced(
 def test_files_are_looked_at_once_a_second(
     files: Files, old: Authority, new: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tls_module, "LOOK_EVERY_S", 1.0)
+    monkeypatch.setattr(live_context, "LOOK_EVERY_S", 1.0)
     now_s = 100.0
     built: list[ssl.SSLContext] = []
 
@@ -185,7 +184,7 @@ def test_files_are_looked_at_once_a_second(
         built.append(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
         return built[-1]
 
-    live = tls_module.LiveContext(build, [str(files.certificate), ""], lambda: now_s)
+    live = live_context.LiveContext(build, [str(files.certificate), ""], lambda: now_s)
     files.issue(new)
     now_s = 100.9
     assert live.current() is built[0]

@@ -29,7 +29,8 @@ from batonmq.net import (
     RemotingServer,
     Reply,
 )
-from batonmq.net.tls import TlsConfig, TlsPeer, TlsSniffer, client_context, distinguished_name, server_tls
+from batonmq.net.tls import TlsConfig, TlsPeer, client_context, distinguished_name, server_tls
+from batonmq.net.tls_sniffer import TlsSniffer
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.frame import Command, encode
