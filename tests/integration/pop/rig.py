@@ -74,6 +74,24 @@ class Rig:
         assert self.broker is not None
         return self.broker.part(PopPart)
 
+    def damage(self, topic: str, queue_offset: int, by: bytes) -> None:
+        """Write `by` over the begin of a record in queue 0, on disk."""
+        assert self.broker is not None
+        store = self.broker.broker.store
+        unit = store._queues.by_key[topic, 0].unit(queue_offset)
+        assert unit is not None
+        with (store.config.commit_log_path / f"{0:020d}").open("r+b") as file:
+            file.seek(unit[0])
+            file.write(by)
+
+    async def popped_offsets(self, **fields: Any) -> list[int]:
+        """Queue offsets that one pop's answer has receipts for, whether or not the records can be read."""
+        header = (await self.ask(**fields)).header
+        assert isinstance(header, PopMessageResponse)
+        return [
+            each for offsets in parse_msg_offset_info(header.msg_offset_info).values() for each in offsets
+        ]
+
     async def call(self, header: Any, body: bytes = b"", **options: Any) -> Response:
         address = self.address
         if self.broker is not None:

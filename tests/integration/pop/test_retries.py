@@ -9,10 +9,8 @@ from tests.integration.pop.rig import Starter
 from batonmq.protocol.bodies.groups import SubscriptionGroupConfig
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker.admin import UpdateBrokerConfig
-from batonmq.protocol.headers.broker.pop import PopMessageResponse
 from batonmq.protocol.headers.broker.topics import UpdateSubscriptionGroup
 from batonmq.protocol.json import encode
-from batonmq.protocol.pop import parse_msg_offset_info
 
 
 async def test_a_message_that_is_never_acknowledged_becomes_a_dead_letter(start: Starter) -> None:
@@ -66,17 +64,10 @@ async def test_a_damaged_record_of_a_retry_topic_costs_nobody_the_rest(start: St
     async with asyncio.timeout(10):
         while store.queue_bounds("%RETRY%g_T", 0).max_offset < 5:
             await asyncio.sleep(0.05)
-    unit = store._queues.by_key["%RETRY%g_T", 0].unit(2)
-    assert unit is not None
-    with (store.config.commit_log_path / f"{0:020d}").open("r+b") as file:
-        file.seek(unit[0])
-        file.write(damage)
+    rig.damage("%RETRY%g_T", 2, damage)
     found: list[int] = []
     for _ in range(5):
-        header = (await rig.ask(poll_time=300)).header
-        assert isinstance(header, PopMessageResponse)
-        for offsets in parse_msg_offset_info(header.msg_offset_info).values():
-            found += offsets
+        found += await rig.popped_offsets(poll_time=300)
     assert found == [0, 1, 2, 3, 4], "each can be acknowledged"
     await rig.send(b"new")
     assert await rig.bodies() == [b"new"]
