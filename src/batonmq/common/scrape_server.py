@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import sys
 import time
 from collections.abc import Callable
 from socketserver import ThreadingMixIn
@@ -70,8 +71,10 @@ class ScrapeServer(ThreadingMixIn, WSGIServer):
             self._room.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """The peer went away or was too slow, which is its own affair, or there is a bug."""
-        log.debug("metrics: the request of %s failed", client_address, exc_info=True)
+        if isinstance(sys.exception(), OSError):  # the peer went away or was too slow
+            log.debug("metrics: the request of %s failed", client_address, exc_info=True)
+        else:
+            log.exception("metrics: the request of %s failed", client_address)
 
 
 class _Handler(WSGIRequestHandler):
