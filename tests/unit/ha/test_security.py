@@ -137,7 +137,7 @@ async def test_replicas_with_certificates_of_one_authority(replicas, ca):
 
 
 async def test_certificates_of_a_running_group_can_be_replaced(replicas, ca, other_ca, tmp_path, monkeypatch):
-    """A replica that knows only the new authority can follow a master, and be followed, with the new files."""
+    """A replica that knows only the new authority can follow a master, and be followed by a slave."""
     monkeypatch.setattr("batonmq.net.live_context.LOOK_EVERY_S", 0.0)
     made = [
         TlsConfig(**{key: str(tmp_path / f"{name}.{key}") for key in PEM_FILES}) for name in ("one", "two")
