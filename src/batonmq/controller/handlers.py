@@ -208,18 +208,9 @@ class Handlers:
             LOWEST_PRIORITY if header.election_priority is None else header.election_priority,
         )
 
-        def answer(outcome: Outcome) -> None:
-            if outcome.code:
-                request.reply(to_reply(outcome))
-            elif header.forwarded:
-                request.reply(
-                    Reply(BrokerHeartbeatReply(broker_set.master_epoch), remark=HEARTBEAT_DONE.remark)
-                )
-            else:
-                request.reply(HEARTBEAT_DONE)
-
         at_once = self._changes_nothing(broker_set, beat) and controller.proposer.keeps_up
-        controller.proposer.submit_beat(beat, None if at_once else answer)
+        answer = None if at_once else partial(_answer_heartbeat, request, header.forwarded, broker_set)
+        controller.proposer.submit_beat(beat, answer)
         controller.heartbeat_came(header.broker_name, broker_id, forwarded=bool(header.forwarded))
         if header.silent_master_epoch is not None:
             controller.reported_silent(header.broker_name, broker_id, header.silent_master_epoch)
@@ -243,18 +234,22 @@ class Handlers:
         if not (controller.leading or controller.config.enable_follower_read):
             return self._ask_the_leader()
 
-        def answer(outcome: Outcome) -> None:
-            refused = outcome.code == ResponseCode.CONTROLLER_NOT_LEADER
-            request.reply(self._ask_the_leader(outcome.remark) if refused else to_reply(outcome))
+        def answer(refusal: Outcome | None) -> None:
+            if refusal is None:
+                request.reply(read(controller, request, header))
+            elif refusal.code == ResponseCode.CONTROLLER_NOT_LEADER:
+                request.reply(self._ask_the_leader(refusal.remark))
+            else:
+                request.reply(to_reply(refusal))
 
-        controller.reads.submit(lambda: read(controller, request, header), answer)
+        controller.reads.submit(answer)
         return None
 
     def _unsafe_read(self, read: Read, request: Request, header: Any) -> Reply:
         controller = self._controller
         if not controller.leading:
             return self._ask_the_leader()
-        return to_reply(read(controller, request, header))
+        return read(controller, request, header)
 
     def _ask_the_leader(self, remark: str | None = NOT_LEADER.remark) -> Reply:
         """A refusal that names whom to ask, in the fields in which GetMetadata's answer does."""
@@ -362,7 +357,7 @@ class Handlers:
 # -- the classes -------------------------------------------------------------------------------------------
 
 MakeEvent: TypeAlias = Callable[[Controller, Request, Any], events.AnyEvent]
-Read: TypeAlias = Callable[[Controller, Request, Any], Outcome]
+Read: TypeAlias = Callable[[Controller, Request, Any], Reply]
 
 
 def _alter(_: Controller, request: Request, header: wire.AlterSyncStateSet) -> events.AnyEvent:
@@ -374,6 +369,17 @@ def _alter(_: Controller, request: Request, header: wire.AlterSyncStateSet) -> e
         body.sync_state_set,
         body.sync_state_set_epoch,
     )
+
+
+def _answer_heartbeat(
+    request: Request, forwarded: bool | None, broker_set: BrokerSet, outcome: Outcome
+) -> None:
+    if outcome.code:
+        request.reply(to_reply(outcome))
+    elif forwarded:
+        request.reply(Reply(BrokerHeartbeatReply(broker_set.master_epoch), remark=HEARTBEAT_DONE.remark))
+    else:
+        request.reply(HEARTBEAT_DONE)
 
 
 def _too_large(size: int, most: int) -> MQError:
@@ -471,15 +477,15 @@ def _clean(_: Controller, __: Request, header: wire.CleanBrokerData) -> events.A
     )
 
 
-def _replica_info(controller: Controller, _: Request, header: wire.GetReplicaInfo) -> Outcome:
+def _replica_info(controller: Controller, _: Request, header: wire.GetReplicaInfo) -> Reply:
     return queries.replica_info(controller.machine.broker_sets, header.broker_name)
 
 
-def _next_broker_id(controller: Controller, _: Request, header: wire.GetNextBrokerId) -> Outcome:
+def _next_broker_id(controller: Controller, _: Request, header: wire.GetNextBrokerId) -> Reply:
     return queries.next_broker_id(controller.machine.broker_sets, header.cluster_name, header.broker_name)
 
 
-def _sync_state_data(controller: Controller, request: Request, _: wire.GetSyncStateData) -> Outcome:
+def _sync_state_data(controller: Controller, request: Request, _: wire.GetSyncStateData) -> Reply:
     body = request.command.body
     names = decode_broker_names(body) if len(body) else []
     return queries.sync_state_data(controller.machine.broker_sets, names, controller.leader_now_ms())

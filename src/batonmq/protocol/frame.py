@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -43,7 +43,7 @@ _CUT_CODES = {code & 0xFFFF: int(code) for code in RequestCode if code > 0xFFFF}
 """The lower 16 bits of request codes -> the codes. RocketMQ's clients write only these bits into a binary
 header (`RocketMQSerializable`), so its own brokers refuse their pops as unknown requests."""
 
-_LANGUAGE_NAMES = {code.value: code.name for code in LanguageCode}
+_LANGUAGE_TEXTS = {code.value: code.name.encode() for code in LanguageCode}
 _LANGUAGE_CODES = {code.name: code.value for code in LanguageCode}
 
 
@@ -217,19 +217,22 @@ def encode_head(
                 raw,
             )
         )
-    header: dict[str, Any] = {
-        "code": code,
-        "flag": flag,
-        "language": _LANGUAGE_NAMES.get(language, "OTHER"),
-        "opaque": opaque,
-        "serializeTypeCurrentRPC": "JSON",
-        "version": version,
-    }
+    # Formatted, not encoded as a map: that took twice as long.
+    encoded = (
+        b'{"code":%d,"flag":%d,"language":"%b","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":%d'
+        % (
+            code,
+            flag,
+            _LANGUAGE_TEXTS.get(language, b"OTHER"),
+            opaque,
+            version,
+        )
+    )
     if ext:
-        header["extFields"] = ext
+        encoded += b',"extFields":' + _encode_json(ext)
     if remark:
-        header["remark"] = remark
-    encoded = _encode_json(header)
+        encoded += b',"remark":' + _encode_json(remark)
+    encoded += b"}"
     return _LENGTHS.pack(4 + len(encoded) + body_length, len(encoded)) + encoded
 
 
@@ -298,7 +301,8 @@ def response_parts(
 _encode_json = msgspec.json.Encoder().encode
 _decode_json = msgspec.json.Decoder(JsonHeader).decode
 _decode_json_fields = msgspec.json.Decoder(dict[str, Any] | None).decode
-_INT32 = range(-(2**31), 2**31)
+_INT32_MIN: Final = -(2**31)
+_INT32_MAX: Final = 2**31 - 1
 
 
 def _text(value: object) -> str:
@@ -321,13 +325,18 @@ def _command_from_json(header: memoryview, body: bytes | memoryview) -> Command:
         parsed = _decode_json(header)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise FrameError(f"JSON header: {error}") from None
-    if parsed.opaque not in _INT32 or parsed.code not in _INT32 or parsed.flag not in _INT32:
+    code, flag, opaque = parsed.code, parsed.flag, parsed.opaque
+    if not (
+        _INT32_MIN <= code <= _INT32_MAX
+        and _INT32_MIN <= flag <= _INT32_MAX
+        and _INT32_MIN <= opaque <= _INT32_MAX
+    ):
         raise FrameError("JSON header: code, flag or opaque does not fit 32 bits")
     language = parsed.language
     command = _Received()
-    command.code = parsed.code
-    command.flag = parsed.flag
-    command.opaque = parsed.opaque
+    command.code = code
+    command.flag = flag
+    command.opaque = opaque
     command.language = language if isinstance(language, int) else _LANGUAGE_CODES.get(language, _OTHER)
     command.version = parsed.version
     command.remark = parsed.remark

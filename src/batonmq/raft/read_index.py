@@ -67,7 +67,7 @@ class ReadIndex:
     def confirm_new(self) -> None:
         """One heartbeat round confirms all reads of a turn."""
         if self.pending.new:
-            self.pending.begin_round(self._heartbeats.start_round(), self._server.commit_index)
+            self.pending.begin_round(self._heartbeats.confirm(), self._server.commit_index)
 
     def answer_confirmed(self) -> None:
         """A member answered a round of heartbeats."""

@@ -21,9 +21,12 @@ REWRITE_TABLES=1 pytest … writes the actual output into the file; read the dif
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from batonmq.controller import events, queries
 from batonmq.controller.effects import Election, Outcome
 from batonmq.controller.machine import ControllerMachine
+from batonmq.net.dispatch import Reply
 from batonmq.protocol.codes import ResponseCode
 
 START_MS = 1_000
@@ -60,9 +63,9 @@ class Script:
                 self._command("beat", {"set": name, "id": str(number), "session": str(number)})
             return []
         if verb == "info":
-            return [_answer(verb, queries.replica_info(self.machine.broker_sets, name))]
+            return [_reply(verb, queries.replica_info(self.machine.broker_sets, name))]
         if verb == "next":
-            return [_answer(verb, queries.next_broker_id(self.machine.broker_sets, "c", name))]
+            return [_reply(verb, queries.next_broker_id(self.machine.broker_sets, "c", name))]
         outcome = self.apply(self._event(verb, name, args))
         lines = [_answer(verb, outcome)]
         lines += [f"  {_effect(effect)}" for effect in outcome.effects]
@@ -134,11 +137,16 @@ def _pair(word: str) -> tuple[str, str]:
 
 
 def _answer(verb: str, outcome: Outcome) -> str:
-    text = f"{verb}: {ResponseCode(outcome.code).name}"
-    if outcome.header is not None:
-        fields = outcome.header.to_ext()
-        text += "".join(f" {key}={value}" for key, value in fields.items() if key not in _CONSTANT)
-    return text
+    return _shown(verb, outcome.code, {} if outcome.header is None else outcome.header.to_ext())
+
+
+def _reply(verb: str, reply: Reply) -> str:
+    return _shown(verb, reply.code, reply.ext or {} if reply.header is None else reply.header.to_ext())
+
+
+def _shown(verb: str, code: int, fields: Mapping[str, str]) -> str:
+    shown = "".join(f" {key}={value}" for key, value in fields.items() if key not in _CONSTANT)
+    return f"{verb}: {ResponseCode(code).name}{shown}"
 
 
 _CONSTANT = {"clusterName", "brokerName"}

@@ -82,9 +82,9 @@ class Submitted:
         self.events.append(event)
         callback(Outcome())
 
-    def submit_read(self, read: Callable[[], Outcome], callback: Callable[[Outcome], None]) -> None:
+    def submit_read(self, callback: Callable[[Outcome | None], None]) -> None:
         self.reads += 1
-        callback(read() if self.refusal is None else self.refusal)
+        callback(self.refusal)
 
 
 def controller(*, leading: bool, **config: Any) -> tuple[Any, Submitted, Bindings]:
@@ -174,6 +174,15 @@ def test_a_follower_that_may_not_answer_a_read_names_the_leader() -> None:
     assert reply.code == ResponseCode.CONTROLLER_NOT_LEADER
     assert reply.ext == {"controllerLeaderId": "n1", "controllerLeaderAddress": "h1:9877"}
     assert reply.remark == "this controller lags behind: 7 entries behind; ask n1 at h1:9877"
+
+
+def test_a_read_that_no_quorum_confirms_says_so_and_is_not_run() -> None:
+    _, submitted, bindings = controller(leading=True)
+    code = int(ResponseCode.CONTROLLER_JRAFT_INTERNAL_ERROR)
+    submitted.refusal = Outcome(code=code, remark="no quorum confirmed the read in time")
+    reply = ask(bindings, wire.GetReplicaInfo)
+    assert (reply.code, reply.remark) == (code, "no quorum confirmed the read in time")
+    assert (reply.header, reply.ext, reply.body) == (None, None, b"")
 
 
 def test_during_an_election_there_is_nobody_to_name() -> None:

@@ -29,6 +29,7 @@ from batonmq.controller.proposer import (
     PROMPT_S,
     Proposer,
 )
+from batonmq.controller.reads import MIN_BATCH as MIN_READS
 from batonmq.controller.reads import Reads
 from batonmq.controller.replicas import BrokerSet
 from batonmq.controller.sessions import Sessions
@@ -362,17 +363,36 @@ async def test_effects_that_fail_keep_no_heartbeat_from_its_answer(caplog: pytes
 
 
 async def test_reads_of_a_turn_share_one_barrier_and_run_after_it() -> None:
-    log, outcomes = FakeLog(), list[Outcome]()
+    log = FakeLog()
     log.gate = asyncio.Event()
     reads = Reads(log)
-    ran: list[int] = []
+    ran: list[tuple[int, Outcome | None]] = []
     for number in range(5):
-        reads.submit(lambda n=number: ran.append(n) or Outcome(), outcomes.append)  # type: ignore[misc]
+        reads.submit(lambda refusal, n=number: ran.append((n, refusal)))  # type: ignore[misc]
     await asyncio.sleep(0.01)
     assert (log.barriers, ran) == (1, [])
     log.gate.set()
-    await settle(lambda: len(outcomes) == 5)
-    assert ran == [0, 1, 2, 3, 4]
+    await settle(lambda: len(ran) == 5)
+    assert ran == [(number, None) for number in range(5)]
+    await reads.close()
+
+
+@pytest.mark.parametrize(("waiting", "barriers"), [(MIN_READS - 1, 1), (MIN_READS, 2), (3 * MIN_READS, 2)])
+async def test_few_reads_wait_for_the_barrier_under_way(waiting: int, barriers: int) -> None:
+    """A barrier costs more than a read; those that came during it share the next one."""
+    log, ran = FakeLog(), list[Outcome | None]()
+    log.gate = asyncio.Event()
+    reads = Reads(log)
+    reads.submit(ran.append)
+    await settle(lambda: log.barriers == 1)
+    for _ in range(waiting):
+        reads.submit(ran.append)
+        await asyncio.sleep(0)
+    await asyncio.sleep(0.01)
+    assert (log.barriers, ran) == (barriers, [])
+    log.gate.set()
+    await settle(lambda: len(ran) == waiting + 1)
+    assert log.barriers <= 3
     await reads.close()
 
 
@@ -384,17 +404,13 @@ async def test_reads_of_a_turn_share_one_barrier_and_run_after_it() -> None:
         (ReplicaLagging("7 entries behind"), ResponseCode.CONTROLLER_NOT_LEADER),
     ],
 )
-async def test_a_read_without_barrier_is_refused_and_never_run(error: RaftError, code: int) -> None:
-    log, outcomes = FakeLog(), list[Outcome]()
+async def test_a_read_without_barrier_is_refused(error: RaftError, code: int) -> None:
+    log, refusals = FakeLog(), list[Outcome | None]()
     log.error = error
-
-    def must_not_run() -> Outcome:
-        raise AssertionError("read without a barrier")
-
     reads = Reads(log)
-    reads.submit(must_not_run, outcomes.append)
-    await settle(lambda: len(outcomes) == 1)
-    assert outcomes[0].code == code
+    reads.submit(refusals.append)
+    await settle(lambda: len(refusals) == 1)
+    assert refusals[0] is not None and refusals[0].code == code
     await reads.close()
 
 
