@@ -206,6 +206,62 @@ async def test_connections_that_ask_nothing_are_bounded_and_end(monkeypatch: pyt
     await exporter.stop()
 
 
+async def test_a_peer_that_sends_a_byte_now_and_then_keeps_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scrape_server, "CONNECTION_S", 0.3)
+    exporter = Program().exporter(
+        metrics_exporter_type=MetricsExporterType.PROM, metrics_prom_exporter_port=0
+    )
+    await exporter.start()
+    with socket.create_connection(("127.0.0.1", exporter.port), 5) as slow:
+        slow.sendall(b"GET /metrics HTTP/1.0\r\nX: ")
+        slow.setblocking(False)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        with contextlib.suppress(ConnectionError):
+            while True:
+                with contextlib.suppress(BlockingIOError):
+                    assert slow.recv(100) == b""
+                    break
+                slow.send(b"x")
+                assert loop.time() - began < 5, "it is still connected"
+                await asyncio.sleep(0.05)
+    await exporter.stop()
+
+
+def test_a_peer_that_takes_no_answer_is_one_line_at_debug_level(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(scrape_server._Handler, "timeout", 0.2)
+    caplog.set_level(logging.DEBUG, scrape_server.log.name)
+
+    def large(environ: object, start_response: Any) -> list[bytes]:
+        start_response("200 OK", [])
+        return [bytes(64 << 20)]
+
+    server = scrape_server.ScrapeServer("127.0.0.1", 0, large)
+    with socket.create_connection(server.server_address[:2], 5) as peer:
+        peer.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        deadline = time.monotonic() + 5
+        while not caplog.records and time.monotonic() < deadline:
+            time.sleep(0.02)
+    server.close()
+    (record,) = caplog.records
+    assert (record.levelno, record.exc_info and record.exc_info[0]) == (logging.DEBUG, TimeoutError)
+    assert capfd.readouterr().err == ""
+
+
+def test_a_bug_in_the_answer_is_logged_and_answered(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(environ: object, start_response: object) -> list[bytes]:
+        raise RuntimeError("a bug")
+
+    server = scrape_server.ScrapeServer("127.0.0.1", 0, broken)
+    with socket.create_connection(server.server_address[:2], 5) as peer:
+        peer.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        assert peer.recv(100).startswith(b"HTTP/1.0 500 ")
+    server.close()
+    assert "RuntimeError: a bug" in caplog.text
+
+
 async def test_a_connection_that_cannot_be_accepted_does_not_keep_a_core_busy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
