@@ -4,6 +4,7 @@ The text around is written by hand."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from matplotlib.figure import Figure
 
 from batonmq.common.plots import BLUE, GREY, RED, STYLE
 from benchmarks import report
-from benchmarks.controller.group import KINDS, OURS
+from benchmarks.controller.group import BARE, DLEDGER, JRAFT, KINDS, OURS
 from benchmarks.failover import percentile
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -76,6 +77,9 @@ def _load_table(load: Found) -> list[str]:
     return lines
 
 
+COLOURS = {OURS: BLUE, DLEDGER: GREY, JRAFT: "#cbd5e0", BARE: "white"}
+
+
 def _draw_load(load: Found) -> Figure:
     with mpl.rc_context(STYLE):
         figure = _figure()
@@ -85,13 +89,13 @@ def _draw_load(load: Found) -> Figure:
         for place, kind in enumerate(kinds):
             phases = _phases(load)
             at = np.arange(len(phases)) + (place - (len(kinds) - 1) / 2) * width
-            colour = BLUE if kind == OURS else (GREY, "#a0aec0")[place % 2]
-            bars = axes.bar(
-                at, [load[kind][phase]["per_s"] for phase in phases], width, color=colour, label=kind
-            )
-            axes.bar_label(bars, fmt="{:,.0f}", fontsize=7)
+            rates = [load[kind][phase]["per_s"] for phase in phases]
+            bars = axes.bar(at, rates, width, color=COLOURS[kind], edgecolor=GREY, label=kind)
+            axes.bar_label(bars, fmt="{:,.0f}", fontsize=6)
         axes.set_yscale("log")
-        axes.set_xticks(range(len(phases)), list(phases.values()))
+        axes.set_xticks(
+            range(len(phases)), [textwrap.fill(each, 14, break_long_words=False) for each in phases.values()]
+        )
         axes.set(title="64 broker sets, three controllers", ylabel="a second")
         axes.legend(frameon=False)
     return figure
