@@ -112,6 +112,17 @@ def to_reply(outcome: Outcome) -> Reply:
     return Reply(outcome.header, b"" if body is None else encode(body), outcome.code, outcome.remark)
 
 
+def _answer_heartbeat(
+    request: Request, forwarded: bool | None, broker_set: BrokerSet, outcome: Outcome
+) -> None:
+    if outcome.code:
+        request.reply(to_reply(outcome))
+    elif forwarded:
+        request.reply(Reply(BrokerHeartbeatReply(broker_set.master_epoch), remark=HEARTBEAT_DONE.remark))
+    else:
+        request.reply(HEARTBEAT_DONE)
+
+
 class Handlers:
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
@@ -369,17 +380,6 @@ def _alter(_: Controller, request: Request, header: wire.AlterSyncStateSet) -> e
         body.sync_state_set,
         body.sync_state_set_epoch,
     )
-
-
-def _answer_heartbeat(
-    request: Request, forwarded: bool | None, broker_set: BrokerSet, outcome: Outcome
-) -> None:
-    if outcome.code:
-        request.reply(to_reply(outcome))
-    elif forwarded:
-        request.reply(Reply(BrokerHeartbeatReply(broker_set.master_epoch), remark=HEARTBEAT_DONE.remark))
-    else:
-        request.reply(HEARTBEAT_DONE)
 
 
 def _too_large(size: int, most: int) -> MQError:

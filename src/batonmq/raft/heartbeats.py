@@ -27,15 +27,17 @@ class Heartbeats:
         self._due_ms = server.now_ms
         self._round = 0
         self._full_round = 0
-        """The last round that asked all members."""
+        """The last round that asked all members, or the first of those that nobody has answered yet."""
         self._quick: list[str] = []
-        """Voters in the order in which they answered it."""
+        """Members in the order in which they answered it, or a later round."""
         self._ask_all_ms: int | None = None
 
     def begin(self) -> None:
         """This node was elected: the first round is due now."""
         self._due_ms = self._server.now_ms
         self._ask_all_ms = None
+        self._full_round = self._round + 1
+        self._quick.clear()
         self._reach.begin()
 
     @property
@@ -71,8 +73,9 @@ class Heartbeats:
     def start_round(self) -> None:
         """Send a round of heartbeats to all members."""
         self._round += 1
-        self._full_round = self._round
-        self._quick.clear()
+        if self._quick:
+            self._full_round = self._round
+            self._quick.clear()
         self.broadcast(self._round)
 
     def confirm(self) -> int:
@@ -113,7 +116,7 @@ class Heartbeats:
         if progress is None:
             return False
         progress.acked_round = max(progress.acked_round, message.round)
-        if message.round == self._full_round and sender not in self._quick:
+        if message.round >= self._full_round and sender not in self._quick:
             self._quick.append(sender)
         progress.asked_by = frozenset(message.asked_by)
         if message.promise_ms:

@@ -234,6 +234,26 @@ def test_a_leader_that_removed_itself_has_no_lease() -> None:
     assert leader.role is Role.LEADER and not leader.heartbeats.has_lease
 
 
+def test_reads_before_any_answer_do_not_hide_who_answers_first() -> None:
+    """Each asks all; the next one still asks whoever answered the first of these rounds."""
+    leader = core()
+    leader.become_candidate(transfer=False)
+    leader.election.count("n1", True)
+    leader.election.count("n0", True)
+    while (save := leader.take_save()) is not None:
+        leader.saved(save, 0)
+    leader.step("n1", AppendReply(leader.term, 1), 0)
+    asked: list[list[str]] = []
+    for number in range(3):
+        leader.read(number, 0)
+        beats = [(to, m) for to, m in leader.ready(0).messages if type(m) is Heartbeat and m.round]
+        newest = max(m.round for _, m in beats)
+        asked.append([to for to, m in beats if m.round == newest])
+        if number == 1:
+            leader.step("n2", HeartbeatReply(leader.term, 1, 0, 0), 0)
+    assert asked == [["n1", "n2"], ["n1", "n2"], ["n2"]]
+
+
 def test_a_new_leader_changes_no_membership_before_its_first_commit() -> None:
     """Two leaders could else commit with majorities that do not overlap (the 2015 erratum)."""
     leader = core()
