@@ -25,6 +25,7 @@ help:  ## this text
 .venv/compiled: .venv/run hatch_build.py $(shell find src/batonmq -name '*.py')
 	@test -n "$$BATONMQ_PURE" || echo "compiling the hot path (BATONMQ_PURE=1: do not)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@test ! -e .cache/compile.log || echo "not compiled, BatonMQ will be slower; why: .cache/compile.log" >&2
 	@touch $@
 
 .venv/all: .venv/run requirements/all.lock

@@ -29,6 +29,9 @@ setup(name="batonmq", packages=[], ext_modules=mypycify({arguments!r}, group_nam
       debug_level="0", target_dir="c"))
 """
 
+FAILURE = Path(".cache", "compile.log")
+"""What the compiler said when the compilation for an editable install failed; pip shows it with -v only."""
+
 
 class CompileHook(BuildHookInterface[Any]):
     """Adds compiled modules to a wheel, or to `src/` for an editable install."""
@@ -43,8 +46,9 @@ class CompileHook(BuildHookInterface[Any]):
         if self.target_name != "wheel":
             return
         source = Path(self.root, "src")
+        failure = Path(self.root, FAILURE)
         if version == "editable":
-            for old in (*source.rglob("*.so"), source / "batonmq" / "compiled.json"):
+            for old in (failure, *source.rglob("*.so"), source / "batonmq" / "compiled.json"):
                 old.unlink(missing_ok=True)
         modules = find_modules(source / "batonmq", self.config["compile"])
         if not can_compile():
@@ -56,6 +60,9 @@ class CompileHook(BuildHookInterface[Any]):
                 self.app.display_warning(
                     f"batonmq will be pure Python: the compilation failed\n{error.stdout}"
                 )
+                if version == "editable":
+                    failure.parent.mkdir(exist_ok=True)
+                    failure.write_text(error.stdout)
                 return
             if version == "editable":
                 target = source
@@ -101,16 +108,25 @@ def find_modules(package: Path, patterns: list[str]) -> list[Path]:
     return sorted(found)
 
 
+def type_check_arguments(config: Path, source: Path, modules: list[Path]) -> list[str]:
+    """mypy's arguments. It reads the other modules for their types but reports no errors in them.
+
+    Those may import optional libraries (OpenTelemetry, Spark), which the build environment does not have.
+    """
+    return [
+        f"--config-file={config}",
+        "--follow-imports=silent",
+        "--no-warn-unused-ignores",
+        *(str(path.relative_to(source)) for path in modules),
+    ]
+
+
 def compile_modules(folder: Path, source: Path, config: Path, modules: list[Path]) -> list[Path]:
     """Compile into `folder`; returns what was made, relative to it. Raises `CalledProcessError`."""
     shutil.copytree(
         source / "batonmq", folder / "batonmq", ignore=shutil.ignore_patterns("__pycache__", "*.so")
     )
-    arguments = [
-        f"--config-file={config}",
-        "--no-warn-unused-ignores",
-        *(str(path.relative_to(source)) for path in modules),
-    ]
+    arguments = type_check_arguments(config, source, modules)
     (folder / "setup.py").write_text(SETUP.format(arguments=arguments))
     command = [sys.executable, "setup.py", "build_ext", "--inplace", f"-j{os.cpu_count() or 1}"]
     subprocess.run(
