@@ -16,6 +16,7 @@ The script that runs RocketMQ is `peer.sh` beside this file, or the one that PEE
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import signal
@@ -32,7 +33,15 @@ from batonmq.demo.ports import free_ports
 SCRIPT = Path(os.environ.get("PEER_SH", Path(__file__).parent / "peer.sh"))
 START_TIMEOUT_S = 90.0
 ADMIN_TIMEOUT_S = 60.0
-HEAPS = {"namesrv": "128m", "controller": "192m", "broker": "400m", "container": "600m", "admin": "128m"}
+HEAPS = {
+    "namesrv": "128m",
+    "controller": "192m",
+    "broker": "400m",
+    "container": "600m",
+    "admin": "128m",
+    "proxy": "300m",
+    "java5": "256m",
+}
 
 
 def free_port() -> int:
@@ -152,14 +161,37 @@ class Peer:
     ) -> JavaProcess:
         """Run namesrv, controller, broker or container and wait until it says it is ready."""
         values = self.config(kind, config or {})
-        number = len(self._running)
-        file = self._folder / f"{kind}-{number}.conf"
+        file = self._folder / f"{kind}-{len(self._running)}.conf"
         file.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
+        return await self._start(kind, values, ("-c", str(file)), ready)
+
+    async def start_proxy(self, namesrv: str, config: Mapping[str, object] | None = None) -> JavaProcess:
+        """Run the proxy in front of the brokers of a name server. `address` is its gRPC port; the port for
+        clients of brokers is ``config["remotingListenPort"]``."""
+        values: dict[str, object] = {
+            "proxyMode": "CLUSTER",
+            "rocketMQClusterName": "DefaultCluster",
+            "namesrvAddr": namesrv,
+            "grpcServerPort": free_port(),
+            "remotingListenPort": free_port(),
+            **(config or {}),
+        }
+        file = self._folder / f"proxy-{len(self._running)}.json"
+        file.write_text(json.dumps(values))
+        shown = {key: str(value) for key, value in values.items()} | {
+            "listenPort": str(values["grpcServerPort"])
+        }
+        return await self._start("proxy", shown, ("-pc", str(file)), "startup successfully")
+
+    async def _start(
+        self, kind: str, values: dict[str, str], arguments: tuple[str, ...], ready: str
+    ) -> JavaProcess:
+        number = len(self._running)
         log = self._folder / f"{kind}-{number}.log"
         output = log.open("wb")
         self._files.append(output)
         process = subprocess.Popen(
-            [str(SCRIPT), kind, "-c", str(file)],
+            [str(SCRIPT), kind, *arguments],
             stdout=output,
             stderr=subprocess.STDOUT,
             env={**self._environment(kind), "PEER_USER_HOME": str(self._folder / f"home-{number}")},
@@ -190,14 +222,23 @@ class Peer:
         """Compile and run one Java file with RocketMQ's client on its class path; returns its output."""
         return await self._run("java", str(source), *arguments, timeout_s=timeout_s)
 
-    async def _run(self, verb: str, *arguments: str, timeout_s: float) -> str:
+    async def java5(
+        self, source: Path, *arguments: str, timeout_s: float = 120, signed_by: tuple[str, str] | None = None
+    ) -> str:
+        """As `java`, with the client of the proxy; `signed_by`: user and password in its environment."""
+        user = {} if signed_by is None else {"USER_NAME": signed_by[0], "PASSWORD": signed_by[1]}
+        return await self._run("java5", str(source), *arguments, timeout_s=timeout_s, environment=user)
+
+    async def _run(
+        self, verb: str, *arguments: str, timeout_s: float, environment: Mapping[str, str] | None = None
+    ) -> str:
         def run() -> str:
             done = subprocess.run(
                 [str(SCRIPT), verb, *arguments],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 timeout=timeout_s,
-                env=self._environment(verb),
+                env={**self._environment(verb), **(environment or {})},
                 check=False,
             )
             text = done.stdout.decode(errors="replace")

@@ -9,6 +9,8 @@
 #   peer.sh container  -c FILE
 #   peer.sh admin      COMMAND [OPTION ...]    mqadmin
 #   peer.sh java       FILE.java [ARG ...]     compile and run one source file against RocketMQ's client
+#   peer.sh proxy      -pc FILE                run the proxy in front of the brokers of a name server
+#   peer.sh java5      FILE.java [ARG ...]     as java, against the client of the proxy (rocketmq-client-java)
 #
 # Environment: RMQ_VERSION (5.5.0), PEER_HOME (where the jars, logs and Java's "user home" go),
 # PEER_HEAP (heap of the program started, e.g. 400m).
@@ -21,7 +23,15 @@ java_home_dir=${PEER_USER_HOME:-$base/rocketmq}
 
 fail() { echo "peer.sh: $*" >&2; exit 2; }
 
-fetch() {
+proxy_client=5.2.0 # the version of rocketmq-client-java
+
+fetch() { # the servers and mqadmin, or what the argument names: proxy, client-java
+  local artifacts=("namesrv:$release" "broker:$release" "tools:$release")
+  case $release in 4.*) ;; *) artifacts+=("controller:$release" "container:$release") ;; esac
+  case ${1:-} in
+    proxy) jars=$base/lib-proxy-$release artifacts=("proxy:$release") ;;
+    client-java) jars=$base/lib-client-java-$proxy_client artifacts=("client-java:$proxy_client") ;;
+  esac
   if [ -d "$jars" ]; then return; fi
   command -v mvn >/dev/null || fail "mvn (Apache Maven) is needed to fetch RocketMQ"
   mkdir -p "$base"
@@ -33,15 +43,13 @@ fetch() {
     return
   fi
   local project artifact
-  local artifacts=(namesrv broker tools)
-  case $release in 4.*) ;; *) artifacts+=(controller container) ;; esac
   project=$(mktemp -d "$base/fetch.XXXXXX")
   {
     printf '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
     printf '<groupId>interop</groupId><artifactId>interop</artifactId><version>1</version><dependencies>'
     for artifact in "${artifacts[@]}"; do
       printf '<dependency><groupId>org.apache.rocketmq</groupId>'
-      printf '<artifactId>rocketmq-%s</artifactId><version>%s</version></dependency>' "$artifact" "$release"
+      printf '<artifactId>rocketmq-%s</artifactId><version>%s</version></dependency>' "${artifact%:*}" "${artifact#*:}"
     done
     printf '</dependencies></project>\n'
   } >"$project/pom.xml"
@@ -54,11 +62,11 @@ fetch() {
 launch() { # default heap, then what java is to run
   local heap=${PEER_HEAP:-$1}
   shift
-  fetch
+  fetch "$libraries"
   mkdir -p "$java_home_dir/conf"
-  local program
-  for program in broker namesrv tools; do # 4.9 does not start without them
-    echo '<configuration/>' >"$java_home_dir/conf/logback_$program.xml"
+  local file
+  for file in logback_broker logback_namesrv logback_tools rmq.proxy.logback; do # 4.9 does not start without them
+    echo '<configuration/>' >"$java_home_dir/conf/$file.xml"
   done
   # RocketMQ uses unsafe memory and direct buffers of the JDK; Java 17 opens these packages on request only.
   local open=() package
@@ -71,8 +79,8 @@ launch() { # default heap, then what java is to run
     -cp "$jars/*" "$@"
 }
 
-[ $# -gt 0 ] || fail "say what to run: get, namesrv, controller, broker, container, admin, java"
-verb=$1
+[ $# -gt 0 ] || fail "say what to run: get, namesrv, controller, broker, container, admin, java, proxy, java5"
+verb=$1 libraries=''
 shift
 case $verb in
   get) fetch ;;
@@ -86,5 +94,7 @@ case $verb in
     ;;
   admin) launch 256m org.apache.rocketmq.tools.command.MQAdminStartup "$@" ;;
   java) launch 1g "$@" ;;
+  proxy) libraries=proxy && launch 512m org.apache.rocketmq.proxy.ProxyStartup "$@" ;;
+  java5) libraries=client-java && launch 512m "$@" ;;
   *) fail "unknown verb: $verb" ;;
 esac

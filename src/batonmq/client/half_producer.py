@@ -117,6 +117,7 @@ class HalfProducer(TransactionProducer):
             msg_id=end.msg_id,
             topic=topic,
             transaction_id=end.msg_id,
+            broker_name=broker,
         )
         address = await self.master(broker, topic)
         async with self._fresh_route_on_failure(topic):

@@ -221,6 +221,7 @@ class QueueReader:
             subscription=expression.expression if isinstance(expression, Sql) else expression,
             expression_type=SQL92 if isinstance(expression, Sql) else ExpressionType.TAG,
         )
+        header.broker_name = queue.broker_name
         ext = header.to_ext()
         answer = await self._at_slave(queue, ext) if self._slaves else None
         if answer is None:

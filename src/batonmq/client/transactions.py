@@ -181,6 +181,7 @@ class TransactionProducer(Producer):
             message_id=half.message_id,
             transaction_id=transaction_id,
             from_check=False,
+            broker_name=half.broker_name,
         )
         broker_name = half.broker_name
         loop = asyncio.get_running_loop()
@@ -235,6 +236,7 @@ class TransactionProducer(Producer):
         message_id: str,
         transaction_id: str | None,
         from_check: bool,
+        broker_name: str | None,
     ) -> EndTransaction:
         return EndTransaction(
             producer_group=self.group,
@@ -245,6 +247,7 @@ class TransactionProducer(Producer):
             topic=topic,
             from_transaction_check=from_check,
             transaction_id=transaction_id,
+            broker_name=broker_name,
         )
 
     def _report(
@@ -306,6 +309,7 @@ class TransactionProducer(Producer):
             message_id=message_id,
             transaction_id=header.transaction_id,
             from_check=True,
+            broker_name=header.broker_name,
         )
         if connection.closed:
             log.info("transaction %s: the broker that asked is gone; another one asks again", transaction_id)

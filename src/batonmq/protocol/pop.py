@@ -50,15 +50,22 @@ class Receipt(NamedTuple):
         return topic_of(self.retry, topic, group)
 
 
+_VALUES: Final = 8
 MAX_RECEIPT: Final = 1_024
 """Characters; seven numbers and the name of a broker."""
 
 
 def parse_receipt(text: str) -> Receipt:
-    """Raises `MQError` (INVALID_PARAMETER) unless the text is a receipt."""
+    """Raises `MQError` (INVALID_PARAMETER) unless the text begins with a receipt.
+
+    RocketMQ's proxy appends the message's physical offset. What follows a receipt has no meaning for brokers,
+    RocketMQ's or ours (`ExtraInfoUtil`).
+    """
     try:
         if len(text) > MAX_RECEIPT:
             raise ValueError
+        if text.count(" ") >= _VALUES:
+            text = " ".join(text.split(" ", _VALUES)[:_VALUES])
         batch, _, offset = text.rpartition(" ")
         return Receipt(*_parse_batch(batch), _number(offset, _MAX_I64))
     except ValueError:

@@ -68,6 +68,18 @@ class Header(msgspec.Struct, rename="camel"):
         return ext
 
 
+def field(name: str, default: Any = msgspec.NODEFAULT) -> Any:
+    """A field whose name on the wire is not its Python name in camelCase."""
+    return msgspec.field(name=name, default=default)
+
+
+class BrokerHeader(Header, kw_only=True):
+    """A request that names the broker set it is for, as RocketMQ's clients do. Brokers do not need the name;
+    RocketMQ's proxy, which passes such requests on, refuses those without."""
+
+    broker_name: str | None = field("bname", None)
+
+
 @cache
 def _flags(cls: type[Header]) -> tuple[str, ...]:
     """Fields that are true or false, as they are called on the wire."""
@@ -109,8 +121,3 @@ def request(code: RequestCode, *, response: type[Header] | None = None) -> Calla
 def response_header_of(header: type[Header]) -> type[Header] | None:
     """Header of a successful answer to this request; None if the answer has none."""
     return header.response
-
-
-def field(name: str, default: Any = msgspec.NODEFAULT) -> Any:
-    """A field whose name on the wire is not its Python name in camelCase."""
-    return msgspec.field(name=name, default=default)

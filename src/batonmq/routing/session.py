@@ -24,7 +24,7 @@ from batonmq.protocol.errors import MQError, TopicNotExistError
 from batonmq.protocol.headers.namesrv import GetBrokerClusterInfo, GetRouteInfo
 from batonmq.protocol.json import decode
 from batonmq.protocol.names import AUTO_CREATE_TOPIC, DEFAULT_TOPIC_QUEUES, is_light
-from batonmq.protocol.registry import Header
+from batonmq.protocol.registry import BrokerHeader, Header
 from batonmq.protocol.signing import Credentials
 from batonmq.routing.name_servers import NameServers
 from batonmq.routing.routes import TopicRoute, light_route, parse_route, vanished_masters
@@ -205,7 +205,7 @@ class Session:
         Raises the answer's `MQError`, or the last `NetError`; `ConnectionLost` once the session is closed.
         """
         answer, _ = await self._call_following(
-            broker_name, topic, lambda route: route.master(broker_name), header, body, timeout_ms
+            broker_name, broker_name, topic, lambda route: route.master(broker_name), header, body, timeout_ms
         )
         return answer
 
@@ -225,6 +225,7 @@ class Session:
         """
         answer, _ = await self._call_following(
             str(queue),
+            queue.broker_name,
             queue.topic,
             lambda route: route.master(route.broker_of(queue)),
             header,
@@ -241,6 +242,7 @@ class Session:
         consumers do for offsets. Also returns the address that answered."""
         return await self._call_following(
             str(queue),
+            queue.broker_name,
             queue.topic,
             lambda route: route.replica(route.broker_of(queue)),
             header,
@@ -251,6 +253,7 @@ class Session:
     async def _call_following(
         self,
         name: str,
+        broker_name: str,
         topic: str,
         choose: Callable[[TopicRoute], str | None],
         header: Header,
@@ -259,6 +262,8 @@ class Session:
         *,
         reads: bool = False,
     ) -> tuple[Response, str]:
+        if isinstance(header, BrokerHeader):
+            header.broker_name = broker_name
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
         failure: Exception = ConnectFailed(name, "has no master")

@@ -228,7 +228,7 @@ async def test_permissions_and_roles_are_checked(rig: Rig) -> None:
         "1 2 3 4 0 b 0 -1",
         "1 2 3 4 0 b 0 99999999999999999999",
         "1 2 3 99999999999 0 b 0 1",
-        "1 2 3 4 0 b 0 1 2",
+        "1 2 3 4 0 b 0",
         "\u0661 2 3 4 0 b 0 1",
         "x" * 100_000,
     ],
@@ -239,6 +239,15 @@ async def test_what_is_no_receipt_is_refused(rig: Rig, text: str) -> None:
     change = ChangeInvisibleTime("g", "TopicJ", 0, text, 0, 1_000)
     assert await rig.refused(ack) == ResponseCode.INVALID_PARAMETER
     assert await rig.refused(change) == ResponseCode.INVALID_PARAMETER
+
+
+async def test_receipts_of_the_proxy_with_the_physical_offset_behind_are_good(rig: Rig) -> None:
+    for body in (b"a", b"b"):
+        rig.served.put(0, body)
+    first, second = await rig.receipts()
+    await rig.call(ack_of(first, extra_info=f"{first} 1234"))
+    await rig.call(ChangeInvisibleTime("g", "TopicJ", 0, f"{second} 1234", second.offset, 30_000))
+    assert await rig.receipts() == []
 
 
 async def test_acks_of_nothing_are_refused(rig: Rig) -> None:

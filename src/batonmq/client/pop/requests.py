@@ -93,6 +93,7 @@ class PopRequests:
             exp=subscription.sub_string,
             order=self._options.ordered,
             attempt_id=attempt_id,
+            broker_name=broker_name,
         )
         try:
             answer = await self._session.net.call(

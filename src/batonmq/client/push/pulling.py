@@ -177,6 +177,7 @@ class Puller:
             sub_version=subscription.sub_version,
             subscription=subscription.sub_string,
             expression_type=subscription.expression_type,
+            broker_name=broker,
         )
         held.last_pull_ms = self._session.clock.now_ms()
         answer = await self._session.net.invoke(

@@ -7,7 +7,7 @@ Source: `PopMessageRequestHeader`, `AckMessageRequestHeader`, `ChangeInvisibleTi
 from __future__ import annotations
 
 from batonmq.protocol.codes import RequestCode
-from batonmq.protocol.registry import I32, I64, Header, request
+from batonmq.protocol.registry import I32, I64, BrokerHeader, Header, request
 
 
 class PopMessageResponse(Header):
@@ -27,7 +27,7 @@ class PopMessageResponse(Header):
 
 
 @request(RequestCode.POP_MESSAGE, response=PopMessageResponse)
-class PopMessage(Header):
+class PopMessage(BrokerHeader):
     """Take up to ``max_msg_nums`` (32) messages and hide them for ``invisible_time`` ms; the body is records.
 
     ``queue_id`` -1 means any queue. ``poll_time`` (ms, counted from ``born_time``) is how long the request
@@ -50,7 +50,7 @@ class PopMessage(Header):
 
 
 @request(RequestCode.ACK_MESSAGE)
-class AckMessage(Header):
+class AckMessage(BrokerHeader):
     """A message is consumed. ``extra_info`` is its receipt (POP_CK); ``topic`` is where it is stored."""
 
     consumer_group: str
@@ -75,7 +75,7 @@ class ChangeInvisibleTimeResponse(Header):
 
 
 @request(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, response=ChangeInvisibleTimeResponse)
-class ChangeInvisibleTime(Header):
+class ChangeInvisibleTime(BrokerHeader):
     """Hide a message for ``invisible_time`` ms from now on; its receipt changes.
 
     ``suspend``: the delivery that follows does not count as a failed attempt.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Self
 
 from batonmq.protocol.codes import ALL_TAGS, ExpressionType, PullSysFlag, RequestCode
-from batonmq.protocol.registry import I32, I64, Header, request
+from batonmq.protocol.registry import I32, I64, BrokerHeader, Header, request
 
 
 class PullMessageResponse(Header):
@@ -22,7 +22,7 @@ class PullMessageResponse(Header):
 
 
 @request(RequestCode.PULL_MESSAGE, response=PullMessageResponse)
-class PullMessage(Header):
+class PullMessage(BrokerHeader):
     """Read a queue from an offset on; the answer's body is stored records, one after another."""
 
     consumer_group: str
@@ -85,7 +85,7 @@ class QueryConsumerOffsetResponse(Header):
 
 
 @request(RequestCode.QUERY_CONSUMER_OFFSET, response=QueryConsumerOffsetResponse)
-class QueryConsumerOffset(Header):
+class QueryConsumerOffset(BrokerHeader):
     """A group's committed offset; QUERY_NOT_FOUND when it has none."""
 
     consumer_group: str
@@ -97,7 +97,7 @@ class QueryConsumerOffset(Header):
 
 
 @request(RequestCode.UPDATE_CONSUMER_OFFSET)
-class UpdateConsumerOffset(Header):
+class UpdateConsumerOffset(BrokerHeader):
     """Commit a group's offset."""
 
     consumer_group: str
@@ -118,7 +118,7 @@ class GetMaxOffsetResponse(Header):
 
 
 @request(RequestCode.GET_MAX_OFFSET, response=GetMaxOffsetResponse)
-class GetMaxOffset(Header):
+class GetMaxOffset(BrokerHeader):
     """The end of a queue."""
 
     topic: str
@@ -135,7 +135,7 @@ class GetMinOffsetResponse(Header):
 
 
 @request(RequestCode.GET_MIN_OFFSET, response=GetMinOffsetResponse)
-class GetMinOffset(Header):
+class GetMinOffset(BrokerHeader):
     """The beginning of a queue."""
 
     topic: str
@@ -151,7 +151,7 @@ class SearchOffsetResponse(Header):
 
 
 @request(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, response=SearchOffsetResponse)
-class SearchOffset(Header):
+class SearchOffset(BrokerHeader):
     """The offset of the first message stored at or after a time (ms); ``boundary_type`` LOWER or UPPER."""
 
     topic: str
@@ -169,7 +169,7 @@ class GetEarliestMsgStoretimeResponse(Header):
 
 
 @request(RequestCode.GET_EARLIEST_MSG_STORETIME, response=GetEarliestMsgStoretimeResponse)
-class GetEarliestMsgStoretime(Header):
+class GetEarliestMsgStoretime(BrokerHeader):
     """When the first stored message of a queue was stored."""
 
     topic: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from batonmq.protocol.codes import RequestCode
-from batonmq.protocol.registry import I32, I64, Header, field, request
+from batonmq.protocol.registry import I32, I64, BrokerHeader, Header, field, request
 
 
 class SendMessageResponse(Header):
@@ -75,7 +75,7 @@ class SendReplyMessageV2(SendMessageV2):
 
 
 @request(RequestCode.CONSUMER_SEND_MSG_BACK)
-class ConsumerSendMsgBack(Header):
+class ConsumerSendMsgBack(BrokerHeader):
     """A consumer could not handle a message: store it again for its group, delayed, or as dead letter."""
 
     offset: I64
@@ -94,7 +94,7 @@ class RecallMessageResponse(Header):
 
 
 @request(RequestCode.RECALL_MESSAGE, response=RecallMessageResponse)
-class RecallMessage(Header):
+class RecallMessage(BrokerHeader):
     """Take back a timed message before it is delivered. `recall_handle`: from the answer to its send."""
 
     topic: str
@@ -103,7 +103,7 @@ class RecallMessage(Header):
 
 
 @request(RequestCode.END_TRANSACTION)
-class EndTransaction(Header):
+class EndTransaction(BrokerHeader):
     """Commit or roll back a half message."""
 
     producer_group: str
