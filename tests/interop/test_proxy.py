@@ -70,13 +70,9 @@ async def behind_a_proxy(
                 )
             await admin.create_group(SubscriptionGroupConfig("ordered_push", consume_message_orderly=True))
             await admin.create_group(SubscriptionGroupConfig("pushed", retry_max_times=2))
-        # It learns of a new master when it asks for the route again, every 20 s by default.
-        yield (
-            group,
-            await peer.start_proxy(
-                cluster.namesrv_address, {"topicRouteServiceCacheRefreshSeconds": 1, **(proxy_keys or {})}
-            ),
-        )
+        # By default it asks for routes, and says which producers it has, every 20 s.
+        quick = {"topicRouteServiceCacheRefreshSeconds": 1, "transactionHeartbeatPeriodSecond": 1}
+        yield group, await peer.start_proxy(cluster.namesrv_address, {**quick, **(proxy_keys or {})})
     finally:
         group.cluster.stop()
 
