@@ -162,10 +162,20 @@ container_option = click.option(
 )
 id_option = click.option("-i", "--id", "node_id", required=True, help="Id of the controller, e.g. n3.")
 raft_option = click.option(
-    "-r", "--raftAddress", "raft", required=True, help="Where the others reach it, host:port."
+    "-r",
+    "--raftAddress",
+    "raft",
+    required=True,
+    callback=addresses,
+    help="Where the others reach it, host:port.",
 )
 rpc_option = click.option(
-    "-p", "--rpcAddress", "rpc", default="", help="Where brokers reach it, if that is another port (jRaft)."
+    "-p",
+    "--rpcAddress",
+    "rpc",
+    default="",
+    callback=addresses,
+    help="Where brokers reach it, if that is another port (jRaft).",
 )
 wait_option = click.option(
     "--wait", "wait_s", type=click.FloatRange(1), default=60.0, show_default=True, help="Give up after, s."

@@ -98,6 +98,14 @@ def test_the_list_shows_every_command_with_its_sentence() -> None:
         (["topicList", "-n", "127.0.0.1:1", "--timeout", "9" * 400], "is not in the range"),
         (["sendMessage", "-n", "x", "-t", "T", "-p", "b"], "x: not an address of the form host:port"),
         (["transferControllerLeader", "-a", "1", "-i", "n0"], "1: not an address of the form host:port"),
+        (
+            ["addController", "-a", "127.0.0.1:1", "-i", "n3", "-r", "10.0.0.4"],
+            "10.0.0.4: not an address of the form host:port",
+        ),
+        (
+            ["addController", "-a", "127.0.0.1:1", "-i", "n3", "-r", "127.0.0.1:2", "-p", "9877"],
+            "9877: not an address of the form host:port",
+        ),
         (["topicList", "-n", ";;"], "no name server: give -n"),
         (["getSyncStateSet", "-a", ";", "-b", "x"], "-a names none"),
         (["getControllerMetaData", "-a", "127.0.0.1:1"], "127.0.0.1:1"),
