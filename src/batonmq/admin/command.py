@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -21,6 +21,7 @@ from batonmq.common.addresses import host_and_port, split_addresses
 from batonmq.common.config import ConfigError
 from batonmq.common.terminal import visible
 from batonmq.net.errors import NetError
+from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 
 Work = Callable[..., Awaitable[None]]
@@ -200,12 +201,19 @@ async def targets(
     return found
 
 
+_UNSIGNED: Final = "username cannot be null."
+"""What brokers, RocketMQ's too, answer to a request without credentials."""
+
+
 async def _run(work: Work, session: Admin, out: Output, options: Any) -> None:
     try:
         async with session as admin:
             await work(admin, out, **options)
     except MQError as error:
-        raise click.ClickException(_one_line(f"refused: {error}", error)) from None
+        text = f"refused: {error}"
+        if error.code == ResponseCode.NO_PERMISSION and error.remark == _UNSIGNED:
+            text += " The request is not signed: give --credentials"
+        raise click.ClickException(_one_line(text, error)) from None
     except (NetError, AdminError) as error:
         raise click.ClickException(_one_line(str(error), error)) from None
     except UnicodeEncodeError as error:

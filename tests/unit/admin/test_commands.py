@@ -240,6 +240,21 @@ def test_a_refusal_does_not_command_the_terminal(monkeypatch: pytest.MonkeyPatch
     assert "\\x1b[2Jall is well" in said.stderr and "\x1b" not in said.stderr
 
 
+def test_a_title_is_a_line_whatever_the_width_of_its_table(capsys: pytest.CaptureFixture[str]) -> None:
+    Output(as_json=False).table(["user"], [["admin"]], title="copied from 127.0.0.1:10911 to 127.0.0.1:10921")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["copied from 127.0.0.1:10911 to 127.0.0.1:10921", "user ", "admin"]
+
+
+def test_who_forgot_to_sign_is_told_how(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(_: Admin) -> list[str]:
+        raise MQError(ResponseCode.NO_PERMISSION, "username cannot be null.")
+
+    monkeypatch.setattr("batonmq.admin.operations.topics.names", refuse)
+    said = CliRunner().invoke(admin, ["topicList", "-n", "127.0.0.1:1"])
+    assert said.stderr.rstrip().endswith("null. The request is not signed: give --credentials")
+
+
 def test_an_empty_table_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     Output(as_json=False).table(["name"], [])
     assert "(nothing)" in capsys.readouterr().out
