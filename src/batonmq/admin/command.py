@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -21,6 +21,7 @@ from batonmq.common.addresses import host_and_port, split_addresses
 from batonmq.common.config import ConfigError
 from batonmq.common.terminal import visible
 from batonmq.net.errors import NetError
+from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 
 Work = Callable[..., Awaitable[None]]
@@ -162,10 +163,20 @@ container_option = click.option(
 )
 id_option = click.option("-i", "--id", "node_id", required=True, help="Id of the controller, e.g. n3.")
 raft_option = click.option(
-    "-r", "--raftAddress", "raft", required=True, help="Where the others reach it, host:port."
+    "-r",
+    "--raftAddress",
+    "raft",
+    required=True,
+    callback=addresses,
+    help="Where the others reach it, host:port.",
 )
 rpc_option = click.option(
-    "-p", "--rpcAddress", "rpc", default="", help="Where brokers reach it, if that is another port (jRaft)."
+    "-p",
+    "--rpcAddress",
+    "rpc",
+    default="",
+    callback=addresses,
+    help="Where brokers reach it, if that is another port (jRaft).",
 )
 wait_option = click.option(
     "--wait", "wait_s", type=click.FloatRange(1), default=60.0, show_default=True, help="Give up after, s."
@@ -190,12 +201,19 @@ async def targets(
     return found
 
 
+_UNSIGNED: Final = "username cannot be null."
+"""What brokers, RocketMQ's too, answer to a request without credentials."""
+
+
 async def _run(work: Work, session: Admin, out: Output, options: Any) -> None:
     try:
         async with session as admin:
             await work(admin, out, **options)
     except MQError as error:
-        raise click.ClickException(_one_line(f"refused: {error}", error)) from None
+        text = f"refused: {error}"
+        if error.code == ResponseCode.NO_PERMISSION and error.remark == _UNSIGNED:
+            text += " The request is not signed: give --credentials"
+        raise click.ClickException(_one_line(text, error)) from None
     except (NetError, AdminError) as error:
         raise click.ClickException(_one_line(str(error), error)) from None
     except UnicodeEncodeError as error:

@@ -35,8 +35,9 @@ class Output:
         if self.as_json:
             self._json([dict(zip(columns, row, strict=True)) for row in rows])
             return
-        title = None if title is None else visible(title)
-        table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+        if title is not None:  # not the table's own, which is folded to the table's width
+            self._console.print(visible(title), style="italic", soft_wrap=True, markup=False, highlight=False)
+        table = Table(box=None, pad_edge=False, header_style="bold")
         for at, column in enumerate(columns):
             numeric = bool(rows) and all(isinstance(row[at], int | float) for row in rows)
             table.add_column(

@@ -67,10 +67,18 @@ class MetricsConfig:
                 _LABEL.match(name) is not None,
                 f"metricsLabel: {name!r} is no label name: letters, digits and _, no digit first",
             )
-        for name in self.headers:
+        for name, value in self.headers.items():
             require(
                 _HEADER.match(name) is not None,
                 f"metricsGrpcExporterHeader: {name!r} is no gRPC header name: letters, digits, - _ and .",
+            )
+            require(
+                not name.endswith("-bin"),
+                f"metricsGrpcExporterHeader: {name}: names that end with -bin have binary values in gRPC",
+            )
+            require(
+                value.isascii() and value.isprintable(),
+                f"metricsGrpcExporterHeader: the value of {name} is not of printable ASCII characters",
             )
 
     @property
@@ -84,15 +92,19 @@ class MetricsConfig:
     @property
     def headers(self) -> dict[str, str]:
         """The headers of metricsGrpcExporterHeader; gRPC requires lower-case names."""
-        pairs = _pairs("metricsGrpcExporterHeader", self.metrics_grpc_exporter_header)
+        pairs = _pairs("metricsGrpcExporterHeader", self.metrics_grpc_exporter_header, secret=True)
         return {name.lower(): value for name, value in pairs.items()}
 
 
-def _pairs(key: str, text: str) -> dict[str, str]:
+def _pairs(key: str, text: str, *, secret: bool = False) -> dict[str, str]:
+    """Name -> value. Complaints do not show a secret `text`."""
     pairs: dict[str, str] = {}
-    for part in text.split(","):
+    parts = text.split(",")
+    for place, part in enumerate(parts, 1):
         if part.strip():
             name, colon, value = part.partition(":")
-            require(bool(colon), f"{key}={text}: expected name:value,name:value, {part!r} has no colon")
+            found = f"part {place} of {len(parts)}" if secret else repr(part)
+            shown = key if secret else f"{key}={text}"
+            require(bool(colon), f"{shown}: expected name:value,name:value, {found} has no colon")
             pairs[name.strip()] = value.strip()
     return pairs

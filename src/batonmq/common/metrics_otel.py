@@ -160,7 +160,11 @@ class OtelExporter:
             raise TimeoutError(f"the event loop did not yield {metric.name} in {READ_TIMEOUT_S} s") from None
 
     def attributes(self, metric: Metric, labels: LabelValues) -> dict[str, str | bool]:
-        return {**self._labels, **dict(zip(metric.labels, labels, strict=True))}
+        own = dict(zip(metric.labels, labels, strict=True))
+        if self._config.metrics_exporter_type is not MetricsExporterType.PROM:
+            # In Prometheus an empty label is none. In OTLP it is one, which RocketMQ does not send.
+            own = {name: value for name, value in own.items() if value != ""}
+        return {**self._labels, **own}
 
     @property
     def histograms(self) -> list[Metric]:

@@ -53,6 +53,14 @@ def session_for(job: str, master: str | None, conf: tuple[str, ...]) -> SparkSes
 
 def check_topic(namesrv: str, topic: str, access: Access) -> None:
     """Check that the topic exists before Spark starts, which takes much longer."""
+    if not topic_exists(namesrv, topic, access):
+        raise click.ClickException(
+            f"topic {topic!r} does not exist: name server {namesrv} knows no broker that has it"
+        )
+
+
+def topic_exists(namesrv: str, topic: str, access: Access) -> bool:
+    """Whether a broker has the topic. Raises `ClickException` if nobody can be asked."""
     from batonmq.client.sync import QueueReader
     from batonmq.net.errors import NetError
     from batonmq.protocol.errors import MQError, TopicNotExistError
@@ -61,11 +69,10 @@ def check_topic(namesrv: str, topic: str, access: Access) -> None:
         with QueueReader(namesrv, **access.client()) as reader:
             reader.queues(topic)
     except TopicNotExistError:
-        raise click.ClickException(
-            f"topic {topic!r} does not exist: name server {namesrv} knows no broker that has it"
-        ) from None
+        return False
     except (ValueError, NetError, MQError) as error:
         raise click.ClickException(str(error)) from None
+    return True
 
 
 def time_ms(_: click.Context, parameter: click.Parameter, text: str | None) -> int | None:

@@ -383,7 +383,8 @@ def _acks(
     for name, bucket, acks in counts:
         lines[name][bucket] = acks / bucket_s
     seconds = [bucket * bucket_s for bucket in range(buckets)]
-    axes.stackplot(seconds, *lines.values(), labels=names, step="post", linewidth=0)
+    if lines:  # else nobody was acknowledged in this time
+        axes.stackplot(seconds, *lines.values(), labels=names, step="post", linewidth=0)
     for election in findings.elections:
         if election.time_ms is not None:
             axes.axvline((election.time_ms * 1000 - start_us) / 1e6, color=RED, linewidth=1)

@@ -24,6 +24,7 @@ from batonmq.spark.command import (
     show_progress,
     spark_options,
     time_ms,
+    topic_exists,
     topic_option,
 )
 
@@ -208,7 +209,10 @@ def dlq(
     if redrive and state is None:
         raise click.UsageError("--redrive needs --state, a directory that remembers what was sent")
     topic = dead_letter_topic(group)
-    check_topic(namesrv, topic, access)
+    if not topic_exists(namesrv, topic, access):  # it is made with the first dead letter
+        nothing = f"group {group} has no dead letters: topic {topic} does not exist"
+        click.echo("[]" if as_json and not redrive else visible(nothing))
+        return
     if redrive:
         assert state is not None
         wanted = replays.Replay(

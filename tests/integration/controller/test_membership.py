@@ -240,6 +240,47 @@ async def test_what_would_be_a_mistake_is_refused(
     assert [text.split(",")[0] for text in lines] == ["controller n3 is no member of the group g"]
 
 
+@calm
+async def test_a_replacement_that_cannot_be_is_refused_before_anybody_is_removed(operator: Operator) -> None:
+    leader = await operator.leader()
+    follower = next(each for each in operator.group.services.values() if each is not leader)
+    old, address = follower.topology.self_id, operator.group.address(follower)
+
+    async def replace(new: str, raft: str) -> None:
+        await controllers.replace(operator.admin, operator.addresses, old, new, raft, "", 2)
+
+    everybody = {"n0", "n1", "n2"}
+    with pytest.raises(AdminError, match=f"{old} is the controller to replace: the new one needs another id"):
+        await replace(old, address)
+    with pytest.raises(AdminError, match=f"at {address} is controller {old} of group g, not n3"):
+        await replace("n3", address)
+    assert await operator.voters() == everybody
+    await operator.group.stop(operator.number(follower))
+    with pytest.raises(AdminError, match="Connection refused; start n3 first"):
+        await replace("n3", address)
+    assert await operator.voters() == everybody
+
+
+async def test_who_is_a_member_already_is_not_to_be_started_with_an_empty_directory(
+    operator: Operator,
+) -> None:
+    leader = await operator.leader()
+    follower = next(each for each in operator.group.services.values() if each is not leader)
+    name, address = follower.topology.self_id, operator.group.address(follower)
+    await operator.group.stop(operator.number(follower))
+
+    async def add(node_id: str, raft: str) -> None:
+        await controllers.add(operator.admin, operator.addresses, node_id, raft, "", 2)
+
+    with pytest.raises(AdminError, match=f"{name} is a member already .*: start it again with its directory"):
+        await add(name, address)
+    (port,) = free_ports(1)
+    with pytest.raises(
+        AdminError, match=f"^{name} is a member already, at {address}; a new controller needs"
+    ):
+        await add(name, f"127.0.0.1:{port}")
+
+
 async def test_the_log_says_who_belongs_to_it_after_a_restart(
     operator: Operator, caplog: pytest.LogCaptureFixture
 ) -> None:

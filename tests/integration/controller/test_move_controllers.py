@@ -117,6 +117,33 @@ def test_a_move_that_was_broken_off_goes_on(tmp_path: Path, other: Program, step
         assert (row["master"], row["inSync"]) == (1, "1,2")
 
 
+def test_a_move_that_was_broken_off_can_be_given_up(tmp_path: Path, other: Program) -> None:
+    """Nobody should be advised to remove the set from the controllers that have its master."""
+    with LocalCluster(tmp_path / "cluster", replicas=2, broker_settings=SMALL) as cluster:
+        until_in_sync(cluster, 2)
+        (source,) = cluster.controller_addresses
+        asyncio.run(begin(cluster, source, other.address, 2))
+        words = ["-n", cluster.namesrv_address, "-c", cluster.cluster_name, "-a", other.address, "-t", source]
+        refused = run("moveControllers", *words)
+        assert refused.exit_code == 1
+        assert f"broker-a has its master under {source}" in refused.output
+        for told in (
+            f"updateBrokerConfig -b {cluster.brokers[1].address} -k controllerAddr -v '{source}'",
+            f"cleanBrokerMetadata -a '{other.address}' -c {cluster.cluster_name} -bn broker-a",
+        ):
+            assert told in refused.output
+
+        address = cluster.brokers[1].address
+        assert run("updateBrokerConfig", "-b", address, "-k", "controllerAddr", "-v", source).exit_code == 0
+        until_in_sync(cluster, 2)
+        deadline = time.monotonic() + 20
+        clean = ["-a", other.address, "-c", cluster.cluster_name, "-bn", "broker-a"]
+        while (cleaned := run("cleanBrokerMetadata", *clean)).exit_code != 0:
+            assert time.monotonic() < deadline, cleaned.output
+            time.sleep(0.1)
+        assert move(cluster, other).exit_code == 0, "and it can begin again"
+
+
 def test_a_set_that_the_new_controllers_know_is_refused(tmp_path: Path, other: Program) -> None:
     with LocalCluster(tmp_path / "cluster", replicas=1, broker_settings=SMALL) as cluster:
         until_in_sync(cluster, 1)

@@ -98,6 +98,14 @@ def test_the_list_shows_every_command_with_its_sentence() -> None:
         (["topicList", "-n", "127.0.0.1:1", "--timeout", "9" * 400], "is not in the range"),
         (["sendMessage", "-n", "x", "-t", "T", "-p", "b"], "x: not an address of the form host:port"),
         (["transferControllerLeader", "-a", "1", "-i", "n0"], "1: not an address of the form host:port"),
+        (
+            ["addController", "-a", "127.0.0.1:1", "-i", "n3", "-r", "10.0.0.4"],
+            "10.0.0.4: not an address of the form host:port",
+        ),
+        (
+            ["addController", "-a", "127.0.0.1:1", "-i", "n3", "-r", "127.0.0.1:2", "-p", "9877"],
+            "9877: not an address of the form host:port",
+        ),
         (["topicList", "-n", ";;"], "no name server: give -n"),
         (["getSyncStateSet", "-a", ";", "-b", "x"], "-a names none"),
         (["getControllerMetaData", "-a", "127.0.0.1:1"], "127.0.0.1:1"),
@@ -230,6 +238,21 @@ def test_a_refusal_does_not_command_the_terminal(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("batonmq.admin.operations.topics.names", refuse)
     said = CliRunner().invoke(admin, ["topicList", "-n", "127.0.0.1:1"])
     assert "\\x1b[2Jall is well" in said.stderr and "\x1b" not in said.stderr
+
+
+def test_a_title_is_a_line_whatever_the_width_of_its_table(capsys: pytest.CaptureFixture[str]) -> None:
+    Output(as_json=False).table(["user"], [["admin"]], title="copied from 127.0.0.1:10911 to 127.0.0.1:10921")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["copied from 127.0.0.1:10911 to 127.0.0.1:10921", "user ", "admin"]
+
+
+def test_who_forgot_to_sign_is_told_how(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(_: Admin) -> list[str]:
+        raise MQError(ResponseCode.NO_PERMISSION, "username cannot be null.")
+
+    monkeypatch.setattr("batonmq.admin.operations.topics.names", refuse)
+    said = CliRunner().invoke(admin, ["topicList", "-n", "127.0.0.1:1"])
+    assert said.stderr.rstrip().endswith("null. The request is not signed: give --credentials")
 
 
 def test_an_empty_table_says_so(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from batonmq.broker.config import BrokerConfig
+from batonmq.broker.replica import replicas_manager
 from batonmq.broker.replica.controllers import Controllers, members_of
+from batonmq.broker.replica.core import ReplicasCore
+from batonmq.broker.replica.registration import ReplicaRegistration
+from batonmq.broker.replica.replicas_manager import ReplicasManager
+from batonmq.net.errors import ConnectionLost
 from batonmq.protocol.errors import NotLeaderError
-from batonmq.protocol.headers.controller import GetMetadata, GetMetadataReply
+from batonmq.protocol.headers.controller import GetMetadata, GetMetadataReply, GetReplicaInfo
 from batonmq.protocol.registry import Header
 
 
@@ -166,3 +173,45 @@ async def test_an_answer_ends_the_silence_of_a_controller(monkeypatch: pytest.Mo
         controllers.unanswered("a:1")
         controllers.answered("a:1")
     assert not client.dropped
+
+
+class Closing:
+    """Controllers that want TLS: they close, or reset, what speaks plain text."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def call(self, address: str, header: Header, *_: object, **__: object) -> Any:
+        self.asked += 1
+        reset = "connection lost ([Errno 104] Connection reset by peer)"
+        raise ConnectionLost(address, reset if self.asked % 3 else "connection closed")
+
+
+async def test_controllers_that_close_connections_are_one_line_with_advice(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replicas_manager, "GRACE_S", 0.0)
+    monkeypatch.setattr(replicas_manager, "RETRY_S", (0.001, 0.001))
+    network = Closing()
+    manager: Any = object.__new__(ReplicasManager)
+    manager.core = ReplicasCore("c", "s", None, -1)
+    broker: Any = SimpleNamespace(
+        settings=SimpleNamespace(broker=BrokerConfig(controller_addr="a:1;b:1")),
+        client=network,
+        address="x:1",
+    )
+    controllers = Controllers(broker)
+    registration: Any = SimpleNamespace(_core=manager.core)
+    registration.step = partial(controllers.call, GetReplicaInfo("s"))
+    registration.advice = partial(ReplicaRegistration.advice, registration)
+    manager._registration = registration
+    with caplog.at_level(logging.WARNING):
+        running = asyncio.create_task(manager._run())
+        while network.asked < 20:
+            await asyncio.sleep(0.001)
+        running.cancel()
+    said = [line for line in caplog.messages if "no controller of controllerAddr leads" in line]
+    assert len(said) == 1
+    assert said[0].endswith(
+        "; if they want TLS or a certificate, set tls.enable=true and tls.client.certPath"
+    )

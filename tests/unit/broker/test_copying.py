@@ -16,8 +16,9 @@ from batonmq.protocol.bodies.statistics import ConsumerOffsetSerializeWrapper
 from batonmq.protocol.bodies.topics import TopicConfigAndMappingSerializeWrapper
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
+from batonmq.protocol.headers.broker.pull import GetAllConsumerOffset, GetAllDelayOffset
 from batonmq.protocol.headers.broker.replication import GetAllConsumerFilter
-from batonmq.protocol.headers.broker.topics import GetAllTopicConfig
+from batonmq.protocol.headers.broker.topics import GetAllSubscriptionGroup, GetAllTopicConfig
 from batonmq.protocol.json import encode
 from batonmq.protocol.registry import Header
 
@@ -73,6 +74,31 @@ async def test_a_slave_takes_the_masters_newer_filters_and_keeps_its_own(served:
     java = Master()
     java.announces_changes = False
     await copy(java)  # sends nothing
+
+
+@pytest.mark.parametrize("announces_changes", [True, False])
+async def test_tables_that_an_older_master_does_not_have_are_no_failure(
+    served: Served, announces_changes: bool
+) -> None:
+    """Else a slave that is upgraded first would copy everything ten times a second."""
+    known = (GetAllTopicConfig, GetAllConsumerOffset, GetAllSubscriptionGroup, GetAllDelayOffset)
+    asked: list[str] = []
+
+    class Older:
+        address, access_control = "m", "another"
+
+        async def fetch(self, header: Header) -> bytes:
+            if not isinstance(header, known):
+                asked.append(type(header).__name__)
+                raise MQError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "request type not supported")
+            return b"{}"
+
+    master: Any = Older()
+    master.announces_changes = announces_changes
+    none: Any = None
+    tables = served.broker.tables
+    await SlaveSync(none, none, tables, served.store).copy(master)
+    assert asked
 
 
 async def test_a_table_that_cannot_be_copied_does_not_keep_back_the_others() -> None:

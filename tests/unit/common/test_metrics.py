@@ -52,6 +52,7 @@ class Program:
         self.done = 0
         self.took = Histogram(TOOK.bounds)
         self.broken = False
+        self.what = "a"
 
     def _read(self, point: Point) -> list[Point]:
         assert threading.get_ident() == self.thread, "a source was read by a thread of the exporter"
@@ -69,9 +70,9 @@ class Program:
             "program",
             {"node": "n0"},
             {
-                DONE: lambda: self._read((("a", True), self.done)),
+                DONE: lambda: self._read(((self.what, True), self.done)),
                 WAITING: self._waiting,
-                TOOK: lambda: self._read((("a",), self.took.buckets())),
+                TOOK: lambda: self._read(((self.what,), self.took.buckets())),
             },
             host="127.0.0.1",
         )
@@ -463,6 +464,23 @@ async def test_a_disabled_exporter_imports_nothing(monkeypatch: pytest.MonkeyPat
         Program().exporter(metrics_exporter_type=MetricsExporterType.PROM)
 
 
+async def test_a_label_without_a_value_is_absent_in_otlp_as_in_rocketmq(receiver: Receiver) -> None:
+    program = Program()
+    program.what = ""
+    program.work(5)
+    exporter = program.exporter(
+        metrics_exporter_type=MetricsExporterType.OTLP_GRPC,
+        metrics_grpc_exporter_target=f"http://127.0.0.1:{receiver.port}",
+        metric_grpc_exporter_interval_in_mills=200,
+    )
+    await exporter.start()
+    _, seen = await receiver.next()
+    await exporter.stop()
+    (done,) = seen["done_total"].sum.data_points
+    (took,) = seen["took"].histogram.data_points
+    assert (attributes(done), attributes(took)) == ({"node": "n0", "well": True}, {"node": "n0"})
+
+
 # -- keys --------------------------------------------------------------------------------------------------
 
 
@@ -475,9 +493,17 @@ async def test_a_disabled_exporter_imports_nothing(monkeypatch: pytest.MonkeyPat
         ({"metricsLabel": "zone"}, "metricsLabel=zone: .* has no colon"),
         ({"metricsLabel": "my-zone:a"}, "'my-zone' is no label name"),
         ({"metricsGrpcExporterHeader": "bad name:a"}, "'bad name' is no gRPC header name"),
+        ({"metricsGrpcExporterHeader": "token-bin:YQ=="}, "token-bin: names that end with -bin"),
+        (
+            {"metricsGrpcExporterHeader": "authorization:s3cret-\xe4"},
+            "of authorization .* printable ASCII",
+        ),
+        ({"metricsGrpcExporterHeader": "authorization=Bearer s3cret"}, "part 1 of 1 has no colon"),
+        ({"metricsGrpcExporterHeader": "a:1,s3cret"}, "part 2 of 2 has no colon"),
         ({"metricsOtelCardinalityLimit": "0"}, "metricsOtelCardinalityLimit=0: must be at least 1"),
     ],
 )
 def test_values_that_do_not_fit_are_refused(keys: dict[str, str], complaint: str) -> None:
-    with pytest.raises(ConfigError, match=complaint):
+    with pytest.raises(ConfigError, match=complaint) as raised:
         build({key: (value, "a.conf") for key, value in keys.items()}, MetricsConfig)
+    assert "s3cret" not in str(raised.value)

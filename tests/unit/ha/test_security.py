@@ -95,8 +95,16 @@ async def test_without_the_secret_a_peer_gets_no_data_and_moves_nothing(replicas
     ("at_master", "at_slave", "words"),
     [
         (SECRET, LinkSecurity(key=key_of("not the group's secret")), "the master's haSecret is not the one"),
-        (SECRET, LinkSecurity(), "closed by the master"),
-        (LinkSecurity(), SECRET, "before it proved to know haSecret: is the same one set there?"),
+        (
+            SECRET,
+            LinkSecurity(),
+            "closed by the master before it said anything: if this goes on, are haSecret",
+        ),
+        (
+            LinkSecurity(),
+            SECRET,
+            "before it proved to know haSecret: is the same one set there? And haTlsEnable?",
+        ),
     ],
     ids=["another", "none at the slave", "none at the master"],
 )

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import click
 import pytest
 
-from batonmq.spark.failover_command import find
+from batonmq.spark.failover_command import Findings, _acks, find
 from batonmq.spark.jobs.failover import (
     EVENT_SCHEMA,
     NOT_RECORDED,
@@ -172,3 +172,10 @@ def test_files_are_found_below_a_directory(tmp_path: Path) -> None:
         find([], [tmp_path / "s"], [], [], [])
     with pytest.raises(click.UsageError, match="nothing tells of elections"):
         find([tmp_path / "c0" / "none"], [], [], [], [tmp_path / "history-a.parquet"])
+
+
+def test_a_history_without_acknowledgements_near_the_elections_is_drawn() -> None:
+    pytest.importorskip("matplotlib")
+    findings = Findings([], [], [], [], [])
+    (axes,) = _acks(findings, [], 1.0, 0, 10_000_000).axes
+    assert axes.get_xlim() == (0, 10)

@@ -26,5 +26,6 @@ async def main(
     \b
       batonmq admin replaceController -a 127.0.0.1:9877 -o n2 -i n3 -r 127.0.0.1:9880
     """
-    await controllers.replace(admin, controller, old, node_id, raft, rpc, wait_s)
-    out.done(f"{node_id} at {raft} is a voter in the place of {old}", id=node_id, raftAddress=raft, old=old)
+    was_member = await controllers.replace(admin, controller, old, node_id, raft, rpc, wait_s)
+    what = f"in the place of {old}" if was_member else f"({old} was no member)"
+    out.done(f"{node_id} at {raft} is a voter {what}", id=node_id, raftAddress=raft, old=old)

@@ -76,7 +76,7 @@ async def add(admin: Admin, controllers: str, node_id: str, raft: str, rpc: str,
         rpc: where brokers reach it, if that is another port; else empty.
         wait_s: after so many seconds `AdminError` is raised.
     """
-    await _check_newcomer(admin, controllers, node_id, rpc or raft)
+    await _check_newcomer(admin, controllers, node_id, raft, rpc)
 
     async def step() -> wire.AddControllerReply | None:
         answer = (await _to_leader(admin, controllers, wire.AddController(node_id, raft, rpc))).header
@@ -120,39 +120,61 @@ async def transfer(admin: Admin, controllers: str, node_id: str, wait_s: float) 
 
 async def replace(
     admin: Admin, controllers: str, old_id: str, node_id: str, raft: str, rpc: str, wait_s: float
-) -> None:
+) -> bool:
     """Put a new controller in the place of `old_id`. The other arguments are those of `add`.
 
-    The old one goes first only where the new one has its address. Each of the two steps may take `wait_s`.
+    The old one goes first only where the new one has its address, and only if the new one is there. Each of
+    the two steps may take `wait_s`.
+
+    Returns:
+        Whether `old_id` was a member. It is none if the command is given again.
     """
+    if old_id == node_id:
+        raise AdminError(f"{old_id} is the controller to replace: the new one needs another id")
     known = await members(admin, controllers)
     addresses = {each.controller_id: each.raft_address for each in known.members}
     if addresses.get(old_id) == raft:
+        await _check_newcomer(admin, controllers, node_id, raft, rpc)
         await remove(admin, controllers, old_id, wait_s)
     await add(admin, controllers, node_id, raft, rpc, wait_s)
     await remove(admin, controllers, old_id, wait_s)
+    return old_id in addresses
 
 
 async def _to_leader(admin: Admin, controllers: str, header: Header) -> Response:
     return await admin.ask(await admin.leading_controller(controllers), header)
 
 
-async def _check_newcomer(admin: Admin, controllers: str, node_id: str, address: str) -> None:
-    """Raise `AdminError` unless that controller of this group listens there and waits to be added."""
+async def _check_newcomer(admin: Admin, controllers: str, node_id: str, raft: str, rpc: str) -> None:
+    """Raise `AdminError` unless that controller of this group listens there and waits to be added.
+
+    A member is not told to begin with an empty directory: it may have voted, and must not forget that.
+    """
+    address = rpc or raft
     group = await members(admin, controllers)
+    roles = {each.controller_id: (each.role, each.raft_address) for each in group.members}
+    role, known_at = roles.get(node_id, ("", raft))
+    if known_at != raft:
+        raise AdminError(
+            f"{node_id} is a member already, at {known_at}; "
+            f"a new controller needs an id that no member ever had"
+        )
     try:
         answer = await admin.ask(address, wire.GetControllerMembers())
     except NetError as error:
-        raise AdminError(
-            f"{error}; start {node_id} first, with an empty directory and controllerJoinRunningGroup=true"
-        ) from None
+        advice = (
+            f"{node_id} is a member already ({role}): start it again with its directory"
+            if role
+            else f"start {node_id} first, with an empty directory and controllerJoinRunningGroup=true"
+        )
+        raise AdminError(f"{error}; {advice}") from None
     found = decode_controller_members(bytes(answer.body))
     if (found.group, found.answered_by) != (group.group, node_id):
         raise AdminError(
             f"at {address} is controller {found.answered_by} of group {found.group}, not {node_id} of "
             f"{group.group}"
         )
-    if node_id in (each.controller_id for each in group.members):
+    if role:
         return
     if found.standing == "voter":
         raise AdminError(

@@ -156,6 +156,8 @@ class Move:
             await self._at_source(),
             await look(self._admin, self._target, self._cluster, self._name),
         )
+        if known is not None and known.master in known.alive and known.addresses == before.addresses:
+            self._check_not_backwards(before, known)
         copied = known is not None and _is_copy(known, before)
         if known is not None and not copied:
             raise AdminError(
@@ -180,6 +182,19 @@ class Move:
         if master in before.alive:
             steps.append(partial(self._hand_over_master, before, master, slaves))
         return Plan(before, master, steps)
+
+    def _check_not_backwards(self, before: BrokerSet, known: BrokerSet) -> None:
+        """Raise `AdminError` if the master has not left `target`: a move from there was broken off."""
+        if before.master in before.alive or known.master_epoch > before.master_epoch:
+            return
+        slaves = [address for number, address in sorted(known.addresses.items()) if number != known.master]
+        back = [f"updateBrokerConfig -b {each} -k controllerAddr -v '{self._target}'" for each in slaves]
+        forget = f"cleanBrokerMetadata -a '{self._source}' -c {self._cluster} -bn {self._name}"
+        raise AdminError(
+            f"{self._name} has its master under {self._target}: it was moved from there in part. The command "
+            f"that began this goes on with it. To give it up: {'; '.join([*back, forget])} (the last one is "
+            "refused while a replica is alive there)"
+        )
 
     # -- steps
 

@@ -12,9 +12,7 @@ from batonmq.broker.auth.handlers import AccessHandlers
 from batonmq.broker.auth.needs import Known
 from batonmq.broker.auth.stored import half_topic_at, topic_at
 from batonmq.broker.part import Part
-from batonmq.broker.tables.persistence import UNKNOWN_MARK, Master, Member, Table
-from batonmq.protocol.codes import ResponseCode
-from batonmq.protocol.errors import MQError
+from batonmq.broker.tables.persistence import UNKNOWN_MARK, Master, Member, Table, fetch_if_known
 from batonmq.protocol.headers.broker.auth import GetAllAccessControl
 
 if TYPE_CHECKING:
@@ -107,9 +105,4 @@ async def _fetch(broker: Master) -> bytes | None:
     """Users and lists of another broker of the set; None of one that does not give them out."""
     if not broker.announces_changes:
         return None
-    try:
-        return await broker.fetch(GetAllAccessControl())
-    except MQError as error:
-        if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # an older build
-            return None
-        raise
+    return await fetch_if_known(broker, GetAllAccessControl())

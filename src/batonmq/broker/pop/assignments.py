@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from batonmq.broker.pop.assignment_core import STRATEGIES, allocate, allocate_for_pop
 from batonmq.broker.requests import required_body
 from batonmq.broker.role import rejected
+from batonmq.broker.tables.persistence import fetch_if_known
 from batonmq.common.addresses import name_server_addresses
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.net.errors import NetError
@@ -158,7 +159,7 @@ class Assignments:
 
     async def copy(self, master: Master) -> None:
         """On a slave: load the master's modes."""
-        data = await master.fetch(GetAllMessageRequestMode())
+        data = await fetch_if_known(master, GetAllMessageRequestMode())
         if data and data != self.modes.encode():
             self.modes.restore(data)
             self._broker.tables.persistence.save(MODES)

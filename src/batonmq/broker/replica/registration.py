@@ -187,6 +187,8 @@ class ReplicaRegistration:
         """Text for the log line that says what an operator can do; empty if nothing."""
         registering = self._core.next_step() is Step.REGISTER
         code = error.code if isinstance(error, MQError) else None
+        if code == ResponseCode.CONTROLLER_NOT_LEADER and ": connection " in str(error):
+            return "; if they want TLS or a certificate, set tls.enable=true and tls.client.certPath"
         if registering and code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED:
             return (
                 "; these controllers do not know its id. If it was removed (cleanBrokerMetadata), stop this "

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Set
 from typing import TYPE_CHECKING, Final
 
+from batonmq.broker.tables.persistence import fetch_if_known
 from batonmq.broker.versions import age
 from batonmq.common.log import some
 from batonmq.protocol.bodies.common import DataVersion
@@ -151,11 +152,14 @@ async def copy_groups(master: Master, groups: SubscriptionTable) -> None:
 
 async def copy_filters(master: Master, filters: FilterTable) -> None:
     """Copy the SQL92 filters. A RocketMQ master does not give them out; then heartbeats fill the table."""
-    if master.announces_changes:
-        filters.merge(await master.fetch(GetAllConsumerFilter()))
+    if (
+        master.announces_changes
+        and (data := await fetch_if_known(master, GetAllConsumerFilter())) is not None
+    ):
+        filters.merge(data)
 
 
 async def copy_resets(master: Master, offsets: OffsetTable) -> None:
     """Copy the offset resets; a RocketMQ master does not give them out."""
-    if master.announces_changes:
-        offsets.replace_resets(await master.fetch(GetAllResetOffset()))
+    if master.announces_changes and (data := await fetch_if_known(master, GetAllResetOffset())) is not None:
+        offsets.replace_resets(data)

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from batonmq.broker.tables.files import TableFile
 from batonmq.common.tasks import Tasks
+from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.errors import MQError
 
 if TYPE_CHECKING:
     from batonmq.protocol.registry import Header
@@ -37,6 +39,17 @@ class Master(Protocol):
 
     async def fetch(self, header: Header) -> bytes:
         """Send a request; returns the body of the answer. Raises `NetError` or `MQError`."""
+
+
+async def fetch_if_known(master: Master, header: Header) -> bytes | None:
+    """The master's answer; None if it is of an older release, which does not know the request: its table is
+    not copied, which is no failure. Raises `NetError` or `MQError`."""
+    try:
+        return await master.fetch(header)
+    except MQError as error:
+        if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise
+        return None
 
 
 class Member(Master, Protocol):

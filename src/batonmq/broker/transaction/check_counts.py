@@ -12,6 +12,7 @@ import base64
 import zlib
 from typing import TYPE_CHECKING, Final
 
+from batonmq.broker.tables.persistence import fetch_if_known
 from batonmq.protocol.bodies.transactions import TransactionChecks
 from batonmq.protocol.headers.broker.replication import GetAllTransactionChecks
 from batonmq.protocol.json import decode, encode
@@ -72,5 +73,6 @@ class CheckCounts:
         """On a slave: copy the master's counts. A RocketMQ master has none."""
         if master.announces_changes:
             before = self.offset, self.counts
-            self.restore(await master.fetch(GetAllTransactionChecks()))
+            if (data := await fetch_if_known(master, GetAllTransactionChecks())) is not None:
+                self.restore(data)
             self._changed |= before != (self.offset, self.counts)

@@ -96,7 +96,13 @@ class SlaveLink(Link):
                 self.untrusted = True
             elif self._proof is not None and not self._proof.done:
                 self.untrusted = True
-                self.reason += " before it proved to know haSecret: is the same one set there?"
+                self.reason += (
+                    " before it proved to know haSecret: is the same one set there? And haTlsEnable?"
+                )
+            elif not exc and not self.last_read_ms:
+                self.reason += (
+                    " before it said anything: if this goes on, are haSecret and haTlsEnable the same there?"
+                )
         if self._slow is None:
             self._end()
 

@@ -96,7 +96,9 @@ class SlaveLink(Link):
                 self.untrusted = True
             elif self._proof is not None and not self._proof.done:
                 self.untrusted = True
-                self.reason += " before it proved to know haSecret: is the same one set there?"
+                self.reason += (
+                    " before it proved to know haSecret: is the same one set there? And haTlsEnable?"
+                )
             elif not self.session.transferring:
                 self.untrusted = True
                 self.reason += " while the logs were compared; the master's log says why"
