@@ -178,7 +178,7 @@ class Follower(Generic[L]):
         if self.link is not None:
             self.link.acknowledge()
 
-    def flush_failed(self, error: OSError) -> None:
+    def flush_failed(self, error: Exception) -> None:
         if self.link is not None:
             self.link.close(f"flushing the log failed: {error}")
 
