@@ -568,9 +568,10 @@ class MessageStore:
                     raise
                 if time.monotonic() >= deadline:
                     raise StoreError(
-                        f"{self.config.root}: the stop is not clean: for {FILES_PATIENCE_S:g} s no files could "
-                        f"be opened to bring the last writes to disk ({error.strerror}). No disk failed, and all "
-                        "that was acknowledged is in the files; the next start checks them as after a crash"
+                        f"{self.config.root}: the stop is not clean: for {FILES_PATIENCE_S:g} s no files "
+                        f"could be opened to bring the last writes to disk ({error.strerror}). No disk "
+                        "failed, and all that was acknowledged is in the files; the next start checks them "
+                        "as after a crash"
                     ) from error
                 if not noted:
                     log.warning("the last flush is tried for %g s more: %s", FILES_PATIENCE_S, error)
