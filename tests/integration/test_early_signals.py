@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from batonmq.demo.ports import free_ports
+
 PROGRAMS = ("namesrv", "controller", "broker", "container")
 
 
@@ -27,7 +29,7 @@ def configured(name: str, directory: Path) -> Path:
         case "controller":
             lines = {
                 "controllerDLegerGroup": "g",
-                "controllerDLegerPeers": "n0-127.0.0.1:0",
+                "controllerDLegerPeers": f"n0-127.0.0.1:{free_ports(1)[0]}",
                 "controllerDLegerSelfId": "n0",
                 "controllerStorePath": directory / "controller",
             }
@@ -37,6 +39,33 @@ def configured(name: str, directory: Path) -> Path:
             lines |= {"kvConfigPath": directory / "kv.json"}
     conf.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
     return conf
+
+
+FIRST = """
+import signal, sys
+sys.argv = [sys.argv[1], sys.argv[2]]
+import batonmq.cli
+caught = signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+print(caught, "click" in sys.modules or "asyncio" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "command", "caught"),
+    [
+        ("/usr/bin/batonmq", "broker", True),
+        ("/lib/batonmq/__main__.py", "namesrv", True),
+        ("batonmq", "admin", False),
+        ("pytest", "broker", False),
+    ],
+)
+def test_the_signals_of_programs_are_caught_before_anything_else_is_loaded(
+    program: str, command: str, caught: bool
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST, program, command], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"{caught} False\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
@@ -53,8 +82,6 @@ def test_a_signal_before_all_modules_are_loaded(name: str, number: signal.Signal
                 while not handles_sigterm(program.pid):
                     assert program.poll() is None
                     time.sleep(0.001)
-                maps = Path(f"/proc/{program.pid}/maps").read_text()
-                assert later_s or "uvloop" not in maps, "only now that all modules are loaded"
                 time.sleep(later_s)
                 program.send_signal(number)
                 _, errors = program.communicate(timeout=15)

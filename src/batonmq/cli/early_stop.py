@@ -29,7 +29,7 @@ def catch_signals(arguments: Sequence[str]) -> None:
         os.write(2, f"{program}: {signal.Signals(number).name} before it had started\n".encode())
         os._exit(0)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, end)
 
 
