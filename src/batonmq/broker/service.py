@@ -52,6 +52,7 @@ from batonmq.net import Connection, Dispatcher, Interceptor, Limits, RemotingCli
 from batonmq.net.server import cannot_listen, check_free
 from batonmq.net.tls import TlsConfig, client_tls, server_tls
 from batonmq.store.config import FlushDiskType, StoreConfig
+from batonmq.store.errors import StoreError
 from batonmq.store.policy import StorePolicy
 from batonmq.store.store import MessageStore
 
@@ -201,7 +202,10 @@ class BrokerService:
             await self._release()
             if self.metrics is not None:
                 await self.metrics.stop()
-            store.close()
+            try:
+                await loop.run_in_executor(None, store.close)
+            except (OSError, StoreError) as error:  # what prevents the start is more important
+                log.error("the store is not closed in order: %s", error)
             raise
 
     def _ports(self) -> Iterable[tuple[int, str]]:

@@ -1,1 +1,3 @@
 """The `batonmq` command."""
+
+from batonmq.cli import early_stop as early_stop

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import PurePath
 
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
@@ -91,7 +92,8 @@ class BrokerTable:
 
     def join(self, claims: BrokerClaims) -> Entry:
         """Add a broker that is about to start, in the process with the fewest brokers of its role. Raises
-        `MQError` SYSTEM_ERROR if a broker has the same identity, port or directory."""
+        `MQError` SYSTEM_ERROR if a broker has the same identity or port, or a directory that is, holds or
+        lies in one of this broker's."""
         identity = claims.identity
         known = self._entries.get(identity)
         if known is not None and known.state is BrokerState.STOPPING:
@@ -103,9 +105,8 @@ class BrokerTable:
             other = entry.claims
             name = other.identity.canonical_name
             self._check_ports(claims, name, other.listeners)
-            shared = claims.directories & other.directories
-            if shared:
-                raise _refused(f"{identity.canonical_name}: {min(shared)} is a store of {name} already")
+            if overlap := _overlap(claims.directories, other.directories, name):
+                raise _refused(f"{identity.canonical_name}: {overlap}")
         entry = self._entries[identity] = Entry(claims, self._choose_place(claims))
         return entry
 
@@ -141,6 +142,21 @@ class BrokerTable:
 def split_paths(text: str) -> list[str]:
     """The paths of `brokerConfigPaths`, separated by ``:``, in order."""
     return [part.strip() for part in text.split(":") if part.strip()]
+
+
+def _overlap(mine: frozenset[str], theirs: frozenset[str], owner: str) -> str:
+    """What is wrong with having these directories beside those of `owner`; empty: nothing."""
+    if shared := mine & theirs:
+        return f"{min(shared)} is a store of {owner} already"
+    # The deepest ones first: they say most.
+    others = sorted(map(PurePath, theirs), key=lambda each: -len(each.parts))
+    for path in sorted(map(PurePath, mine)):
+        for other in others:
+            if path.is_relative_to(other):
+                return f"its store {path} lies in {other}, a store of {owner}"
+            if other.is_relative_to(path):
+                return f"its store {path} holds {other}, a store of {owner}"
+    return ""
 
 
 def _refused(remark: str) -> MQError:

@@ -16,7 +16,7 @@ class FlushObserver(Protocol):
     """Acknowledges what is on disk."""
 
     def flushed(self) -> None: ...
-    def flush_failed(self, error: OSError) -> None: ...
+    def flush_failed(self, error: Exception) -> None: ...
 
 
 class SlaveFlusher:
@@ -70,8 +70,9 @@ class SlaveFlusher:
                     self.observer.flushed()
                 if not self._sync_flush or self.observer is None:
                     break
-        except OSError as error:
-            log.error("flushing the log failed: %s", error)
+        except Exception as error:  # not only of the disk: there may be no thread for it
+            known = isinstance(error, OSError | RuntimeError)
+            log.error("flushing the log failed: %s", error, exc_info=not known)
             if self.observer is not None:
                 self.observer.flush_failed(error)
         else:

@@ -29,6 +29,7 @@ class FollowerObserver(Protocol):
     """Callbacks, as `Replication` has them."""
 
     on_progress: Callable[[], None]
+    on_followed: Callable[[], None]
 
 
 class FollowedLink(Protocol):
@@ -79,6 +80,8 @@ class Follower(Generic[L]):
         """`new_link` makes the link to a master's address."""
         self.link: L | None = None
         """The connection to the master."""
+        self._follows: L | None = None
+        """The link that `on_followed` was called for."""
         self._store = store
         self._config = config
         self._security = security
@@ -168,6 +171,9 @@ class Follower(Generic[L]):
     def applied(self) -> None:
         self._observer.on_progress()
         self._flusher.soon()
+        if self.link is not self._follows and self.following:
+            self._follows = self.link
+            asyncio.get_running_loop().call_soon(self._observer.on_followed)
 
     async def flush_settled(self) -> None:
         await self._flusher.settled()
@@ -178,7 +184,7 @@ class Follower(Generic[L]):
         if self.link is not None:
             self.link.acknowledge()
 
-    def flush_failed(self, error: OSError) -> None:
+    def flush_failed(self, error: Exception) -> None:
         if self.link is not None:
             self.link.close(f"flushing the log failed: {error}")
 

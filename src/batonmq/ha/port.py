@@ -40,6 +40,8 @@ class Replication(Protocol):
     """Port that slaves connect to; known after `start`."""
     on_progress: Callable[[], None]
     """Called when the confirm offset or a slave's ack moved; must dispatch the store."""
+    on_followed: Callable[[], None]
+    """Called on a slave when a link to its master is past the handshake."""
 
     async def start(self) -> None:
         """Listen. Raises OSError if the port is taken."""

@@ -63,6 +63,10 @@ def read_path(path: Path, position: int, size: int) -> bytes:
 
 NOT_OPENED: Final = (errno.EMFILE, errno.ENFILE)
 """Too many open files: `sync_path` did not sync the file at all, and may do it later."""
+FILES_PATIENCE_S: Final = 3.0
+"""How long a stop waits for files to close where too many are open."""
+FILES_AGAIN_S: Final = 0.1
+"""Pause between its attempts."""
 
 
 def sync_path(path: Path) -> None:

@@ -15,9 +15,9 @@ from batonmq.protocol.names import is_light
 from batonmq.store.checkpoint import Checkpoint
 from batonmq.store.commitlog import CommitLog
 from batonmq.store.consumequeue import ConsumeQueue
-from batonmq.store.mapped import MappedLog, sync_path
+from batonmq.store.mapped import MappedFile, MappedLog, read_path, sync_path
 from batonmq.store.queues import ConsumeQueues
-from batonmq.store.scan import SECTOR, Damage, blank_size, check_record, read_records
+from batonmq.store.scan import SECTOR, ZERO_END, Damage, blank_size, check_record, read_records
 
 log = logging.getLogger(__name__)
 
@@ -63,23 +63,25 @@ def walk(files: MappedLog, start: int, *, crc: bool) -> Walk:
 
 
 def starting_point(
-    files: MappedLog, queues: Iterable[ConsumeQueue], checkpoint: Checkpoint, *, clean: bool
+    files: MappedLog, queues: Iterable[ConsumeQueue], checkpoint: Checkpoint, *, clean: bool, crc: bool
 ) -> int:
     """A record's beginning such that the log and the consume queues before it are known to be good.
 
-    After a clean stop that is where the consume queues end, unless the log has lost their last record.
-    Otherwise it is the checkpoint's safe offset, or, without one, the newest file whose first message is
-    older than the checkpoint's times.
+    After a clean stop that is where the consume queues end, unless the log has lost their last record or a
+    part of it. After a crash it is the checkpoint's safe offset. Otherwise it is the newest file whose first
+    message is older than the checkpoint's times.
     """
+    safe = checkpoint.safe_offset
     if clean:
         end, size = max((queue.last_on_disk() for queue in queues), default=(0, 0))
         if not files.base < end <= files.end:
             return files.base
         file = files.file_at(end - size)
-        if file is None or not file.is_zero(end - size - file.base, 8):
+        lost = "" if file is None else _what_is_lost(file, end - size, size, crc=crc)
+        if not lost:
             return end
-        log.warning("zeros at %d, where the last record of the consume queues was", end - size)
-    safe = checkpoint.safe_offset
+        log.warning("at %d, where the last record of the consume queues is: %s", end - size, lost)
+        safe = -1  # as the queues' end, it is what a clean stop left
     if files.base <= safe <= files.end:
         file = files.file_at(safe)
         if file is None:
@@ -105,6 +107,25 @@ def starting_point(
     return files.base
 
 
+def _what_is_lost(file: MappedFile, offset: int, size: int, *, crc: bool) -> str:
+    """What is wrong with the record of this size that was on disk at `offset`; empty: nothing.
+
+    Read without the map (see `MappedFile.zero`). What ends with one or two zero bytes is whole: another
+    broker may have accepted such properties.
+    """
+    at = offset - file.base
+    # First: what the consume queue says of the size may be anything, and be too much to read.
+    if at + size > file.size or read_path(file.path, at, 4) != size.to_bytes(4, "big"):
+        return f"it is none of {size} bytes"
+    begin, end = at - at % SECTOR, min(-(-(at + size) // SECTOR) * SECTOR, file.size)
+    data = read_path(file.path, begin, end - begin)
+    found = check_record(data, at - begin, end - begin, offset, crc=crc)
+    if isinstance(found, Damage):
+        tail = data[: at - begin + size][-_RECORD_TAIL:]
+        return "" if found.reason == ZERO_END and tail.strip(b"\0") else found.reason
+    return ""
+
+
 def mark_in_use(abort_path: Path) -> None:
     """From now on the next start takes a stop for a crash, until the file is removed."""
     abort_path.write_text(str(os.getpid()))
@@ -127,7 +148,7 @@ def recover(
     files = commit_log.files
     on_disk, stopped_cleanly = checkpoint.safe_offset, clean
     clean = not _mend_queues(queues, files.base, checkpoint, abort_path) and clean
-    start = starting_point(files, queues, checkpoint, clean=clean)
+    start = starting_point(files, queues, checkpoint, clean=clean, crc=crc)
     walked = walk(files, start, crc=crc)
     if walked.damage is not None and not walked.damage.torn:
         log.error("commit log is cut at %d: %s", walked.end, walked.damage.reason)

@@ -62,6 +62,9 @@ NO_UNIT = (MessageSysFlag.TRANSACTION_PREPARED, MessageSysFlag.TRANSACTION_ROLLB
 SECTOR = 512
 """Bytes that a disk writes as one, at least; they are aligned in a file."""
 
+ZERO_END: Final = "its end is zeros"
+"""What `check_record` says of a record whose topic or properties may not have reached the disk."""
+
 Source = bytes | mmap.mmap | memoryview
 
 
@@ -302,7 +305,7 @@ def check_record(data: Source, position: int, end: int, physical_offset: int, *,
     if at + 2 > record_end or at < topic or at + 2 + _SHORT.unpack_from(data, at)[0] != record_end:
         return damage("its parts do not add up to its size")
     if _may_be_lost(data, topic, at, end) or _may_be_lost(data, at + 2, record_end, end):
-        return damage("its end is zeros", torn=True)
+        return damage(ZERO_END, torn=True)
     if crc and crc32(data[body : body + body_size]) & 0x7FFFFFFF != body_crc:
         return damage("the CRC of its body is wrong")
     return int(size)

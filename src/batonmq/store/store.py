@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -31,6 +32,7 @@ from batonmq.store.expiry import Expiry
 from batonmq.store.indexer import Indexer
 from batonmq.store.light import LightQueues
 from batonmq.store.lock import StoreLock
+from batonmq.store.mapped import FILES_AGAIN_S, FILES_PATIENCE_S, NOT_OPENED
 from batonmq.store.policy import MessageFilter, StorePolicy
 from batonmq.store.queues import ConsumeQueues, QueueKey
 from batonmq.store.reader import Reader
@@ -535,7 +537,11 @@ class MessageStore:
     # --------------------------------------------------------------------------------------------- closing
 
     def close(self) -> None:
-        """Flush everything and mark the stop as clean, unless the disk fails. Further calls do nothing."""
+        """Flush everything and mark the stop as clean, unless the disk fails. Further calls do nothing.
+
+        Blocking, for the executor: with too many open files it tries for `FILES_PATIENCE_S`. Raises `OSError`
+        if the disk fails, `StoreError` if files still cannot be opened.
+        """
         if self._closed:
             return
         self._closed = True
@@ -544,10 +550,33 @@ class MessageStore:
             for _ in range(20):
                 if not self.build_index():
                     break
-            self.flush_queues()
+            self._flush_patiently()
             self._abort_path.unlink(missing_ok=True)
         finally:
             self._release()
+
+    def _flush_patiently(self) -> None:
+        """A last `flush_queues`; too many open files are no failed disk, and may be fewer soon."""
+        deadline = time.monotonic() + FILES_PATIENCE_S
+        noted = False
+        while True:
+            try:
+                self.flush_queues()
+                return
+            except OSError as error:
+                if error.errno not in NOT_OPENED:
+                    raise
+                if time.monotonic() >= deadline:
+                    raise StoreError(
+                        f"{self.config.root}: the stop is not clean: for {FILES_PATIENCE_S:g} s no files "
+                        f"could be opened to bring the last writes to disk ({error.strerror}). No disk "
+                        "failed, and all that was acknowledged is in the files; the next start checks them "
+                        "as after a crash"
+                    ) from error
+                if not noted:
+                    log.warning("the last flush is tried for %g s more: %s", FILES_PATIENCE_S, error)
+                noted = True
+            time.sleep(FILES_AGAIN_S)
 
     def abandon(self) -> None:
         """Let go of all files without a flush and without marking the stop as clean: what a crash leaves, for

@@ -1,6 +1,7 @@
 """Starts and stops: a whole process, what prevents a start, a stop in the middle of work."""
 
 import asyncio
+import errno
 import gc
 import signal
 import subprocess
@@ -11,7 +12,9 @@ import pytest
 from tests.integration.broker.rig import Starter, configs, program, write_conf
 
 from batonmq.broker.service import BrokerService
-from batonmq.store import queues
+from batonmq.store import commitlog, mapped, queues, store
+from batonmq.store.config import FlushDiskType
+from batonmq.store.errors import StoreError
 
 
 def test_a_process_is_ready_within_a_second_and_stops_cleanly_on_sigterm(tmp_path: Path) -> None:
@@ -82,3 +85,46 @@ async def test_a_stop_while_queues_are_being_flushed_is_clean(
         await asyncio.sleep(0.005)
     await rig.broker.stop()
     assert not (tmp_path / "store" / "abort").exists()
+
+
+async def test_a_stop_with_too_many_open_files_waits_for_some_to_close(
+    start: Starter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other brokers of the process may use them up for a moment; that is no failed disk."""
+    errors = [errno.EMFILE] * 3
+
+    def failing(path: Path) -> None:
+        if errors:
+            raise OSError(errors.pop(), "Too many open files", str(path))
+        mapped.sync_path(path)
+
+    monkeypatch.setattr(store, "FILES_AGAIN_S", 0.01)
+    rig = await start(flush_disk_type=FlushDiskType.ASYNC_FLUSH)
+    monkeypatch.setattr(commitlog, "sync_path", failing)
+    await rig.send()
+    await rig.broker.stop()
+    assert not errors
+    assert not (tmp_path / "store" / "abort").exists()
+
+
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.EIO])
+async def test_a_last_flush_that_is_not_possible_ends_the_stop_in_order(
+    start: Starter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    """It says what happened; everything is closed, and the messages are there at the next start."""
+
+    def failing(path: Path) -> None:
+        raise OSError(error, "says the test", str(path))
+
+    monkeypatch.setattr(store, "FILES_PATIENCE_S", 0.1)
+    rig = await start(flush_disk_type=FlushDiskType.ASYNC_FLUSH)
+    await rig.send(b"kept")
+    monkeypatch.setattr(commitlog, "sync_path", failing)
+    expected = StoreError if error == errno.EMFILE else OSError
+    says = "files could be opened" if error == errno.EMFILE else "fsync of the commit log failed"
+    with pytest.raises(expected, match=says):
+        await rig.broker.stop()
+    monkeypatch.undo()
+    assert (tmp_path / "store" / "abort").exists()
+    again = await start()  # in the same process: the lock of the store is free
+    assert [message.body for message in await again.messages()] == [b"kept"]

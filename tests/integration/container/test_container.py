@@ -236,6 +236,9 @@ async def test_clashing_brokers_are_refused_one_by_one(tmp_path: Path) -> None:
         await refused(node.add(b.path), ResponseCode.SYSTEM_ERROR)
         b.write(storePathRootDir=a.store)
         await refused(node.add(b.path), ResponseCode.SYSTEM_ERROR, f"{a.store} is a store of")
+        b.write(storePathRootDir=a.store / "commitlog" / "b")
+        inside = f"{a.store}/commitlog/b lies in {a.store}/commitlog, a store of DefaultCluster_a_0"
+        await refused(node.add(b.path), ResponseCode.SYSTEM_ERROR, f"DefaultCluster_b_0: its store {inside}")
         b.write(brokerRole="SLAVE")
         await refused(node.add(b.path), ResponseCode.SYSTEM_ERROR, "slave broker id must be > 0")
         b.write(minInSyncReplicas=3)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from pathlib import Path
 
 import pytest
 
+from batonmq.broker.tables import persistence
 from batonmq.broker.tables.files import TableFile
+from batonmq.broker.tables.persistence import Persistence, Table
 from batonmq.common.config import ConfigError
 
 
@@ -149,3 +152,46 @@ async def test_a_save_that_fails_does_not_fail_the_next(file: TableFile) -> None
         await first
     await second
     assert file.load(decode) == "{2}"
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.EIO])
+async def test_the_last_write_waits_for_files_to_close_but_not_for_a_failed_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, code: int
+) -> None:
+    tables = Persistence(tmp_path)
+    tables.restore([Table(name="offsets", encode=b"{1}".__bytes__, restore=decode)])
+    write, errors = TableFile.write, [OSError(code, "says the test")] * 3
+
+    def failing(file: TableFile, data: bytes) -> None:
+        if errors:
+            raise errors.pop()
+        write(file, data)
+
+    monkeypatch.setattr(TableFile, "write", failing)
+    monkeypatch.setattr(persistence, "FILES_AGAIN_S", 0.01)
+    await tables.stop()
+    written = TableFile(tmp_path / "offsets.json").load(decode)
+    if code == errno.EMFILE:
+        assert (written, caplog.messages) == ("{1}", [])
+    else:
+        assert (written, len(caplog.messages), len(errors)) == (None, 1, 2)
+
+
+async def test_the_last_write_does_not_wait_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One limit for all tables."""
+    tables = Persistence(tmp_path)
+    tables.restore(Table(name=name, encode=b"{1}".__bytes__, restore=decode) for name in ("a", "b", "c"))
+
+    def failing(file: TableFile, data: bytes) -> None:
+        raise OSError(errno.EMFILE, "says the test")
+
+    monkeypatch.setattr(TableFile, "write", failing)
+    monkeypatch.setattr(persistence, "FILES_PATIENCE_S", 0.2)
+    began = asyncio.get_running_loop().time()
+    await tables.stop()
+    assert 0.2 <= asyncio.get_running_loop().time() - began < 1
+    assert [line.partition(" cannot")[0] for line in caplog.messages] == [
+        str(tmp_path / f"{name}.json") for name in ("a", "b", "c")
+    ]

@@ -157,6 +157,33 @@ async def test_a_flush_with_too_many_open_files_is_repeated_without_another_send
     store.abandon()
 
 
+async def test_a_flush_for_which_there_is_no_thread_is_logged_and_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    case = next(case for case in ack_cases() if case.disk == "done" and case.code == ResponseCode.SUCCESS)
+    appender, store = appender_of(case, tmp_path)
+    appender._settings.store = replace(appender._settings.store, flush_interval_commit_log=20)
+    loop = asyncio.get_running_loop()
+    refusals = [RuntimeError("can't start new thread")] * 2
+    run = loop.run_in_executor
+
+    def without_threads(*args: Any) -> Any:
+        if refusals:
+            raise refusals.pop()
+        return run(*args)
+
+    monkeypatch.setattr(loop, "run_in_executor", without_threads)
+    waiter = RecordingWaiter(True)
+    appender.submit(StoredMessage(topic="T", queue_id=0, body=b"x"), waiter)
+    assert await asyncio.wait_for(waiter.answer, 5) == ResponseCode.SUCCESS
+    assert not refusals and store.flushed_offset == store.max_offset > 0
+    failed = [record.message for record in caplog.records if record.levelname == "ERROR"]
+    assert failed == ["flush of the commit log failed, it is tried again: can't start new thread"]
+    refusals.append(RuntimeError("can't start new thread"))
+    await appender.stop()
+    store.close()
+
+
 def test_the_table_has_every_answer_in_every_mode_that_can_give_it() -> None:
     given = {(case.mode, case.code) for case in ack_cases()}
     codes = ("SUCCESS", "FLUSH_SLAVE_TIMEOUT", "FLUSH_DISK_TIMEOUT", "SYSTEM_ERROR")

@@ -15,6 +15,7 @@ from batonmq.broker.timer import already, deliverer
 from batonmq.broker.timer.already import AlreadyDelivered
 from batonmq.broker.timer.counts import TimerCounts
 from batonmq.broker.timer.deliverer import Deliverer, _Due
+from batonmq.broker.timer.layout import MAGIC_DEFAULT, NO_UNIT, Unit
 from batonmq.broker.timer.state import TimerState
 from batonmq.protocol.message.properties import encode_properties
 from batonmq.protocol.message.record import StoredMessage, encode_record
@@ -48,10 +49,12 @@ class Log:
 async def deliver(log: Log, *bodies: str) -> list[str]:
     """Topics that were counted as delivered."""
     left: list[str] = []
-    state = SimpleNamespace(broker=SimpleNamespace(appender=log))
+    role = SimpleNamespace(is_acting=False)
+    state = SimpleNamespace(broker=SimpleNamespace(appender=log, role=role), open={})
     counts = SimpleNamespace(left=left.append)
     subject = Deliverer(cast(TimerState, state), cast(TimerCounts, counts))
-    due = [_Due(StoredMessage(topic="T", queue_id=0, body=body.encode()), body) for body in bodies]
+    unit = Unit(NO_UNIT, MAGIC_DEFAULT, 0, 1_000, 0, 100, 7)
+    due = [_Due(StoredMessage(topic="T", queue_id=0, body=body.encode()), body, unit) for body in bodies]
     async with asyncio.timeout(5):
         await subject._settle(subject._submit(due))
     return left

@@ -203,3 +203,32 @@ async def test_a_rebalance_does_not_undo_a_reset_that_is_under_way(monkeypatch: 
             gate.set()
             await until(lambda: len(seen) == 6)
             assert sorted(seen[4:]) == [b"2", b"3"]
+
+
+async def test_a_broker_that_does_not_answer_keeps_no_queue_of_another_locked(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """And its own 70 queues take one timeout, and one line in the log."""
+    async with FakeCluster() as cluster:
+        silent, other = await cluster.broker("a"), await cluster.broker("b")
+        cluster.topic("t", a=70, b=2)
+        for number in range(70):
+            await fill(cluster, 1, queue=MessageQueue("t", "a", number))
+        for number in range(2):
+            await fill(cluster, 1, queue=MessageQueue("t", "b", number))
+        seen: list[bytes] = []
+        consumer = Consumer("g", cluster.namesrv, from_where=FIRST, orderly=True, commit_interval_ms=60_000)
+        consumer.subscribe("t", "*", lambda message: seen.append(message.body))
+        await consumer.start()
+        await until(lambda: len(seen) == 72, timeout_s=10)
+        assert len(other.locks) == 2 and len(silent.locks) == 70
+        silent.silent = True
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        stopping = asyncio.create_task(consumer.stop())
+        await until(lambda: not other.locks, timeout_s=1)
+        assert other.log.offsets == {("g", MessageQueue("t", "b", number)): 1 for number in range(2)}
+        await stopping
+        assert loop.time() - began < 6
+    (line,) = [each.message for each in caplog.records if "locked until" in each.message]
+    assert line.partition(": ")[0].endswith(" and 69 more queues of its broker")

@@ -62,6 +62,15 @@ def refusal(table: BrokerTable, newcomer: BrokerClaims) -> str:
             claims("b", 30_000, store="/store/a-0"),
             "DefaultCluster_b_0: /store/a-0 is a store of DefaultCluster_a_0 already",
         ),
+        (
+            claims("b", 30_000, store="/store/a-0/commitlog/b"),
+            "DefaultCluster_b_0: its store /store/a-0/commitlog/b lies in /store/a-0, a store of "
+            "DefaultCluster_a_0",
+        ),
+        (
+            claims("b", 30_000, store="/store"),
+            "DefaultCluster_b_0: its store /store holds /store/a-0, a store of DefaultCluster_a_0",
+        ),
     ],
 )
 def test_a_broker_that_wants_what_another_has_is_refused(newcomer: BrokerClaims, remark: str) -> None:

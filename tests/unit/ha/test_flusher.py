@@ -37,12 +37,12 @@ class Slave:
     def __init__(self, log: Log) -> None:
         self.log = log
         self.acked: list[int] = []
-        self.errors: list[OSError] = []
+        self.errors: list[Exception] = []
 
     def flushed(self) -> None:
         self.acked.append(self.log.flushed_offset)
 
-    def flush_failed(self, error: OSError) -> None:
+    def flush_failed(self, error: Exception) -> None:
         self.errors.append(error)
 
 
@@ -123,3 +123,26 @@ async def test_a_disk_that_fails_is_reported_once_and_not_asked_again(log: Log) 
     await flusher.settled()
     assert slave.errors == [log.failure] and not slave.acked
     assert log.flushes == 1
+
+
+async def test_a_flush_for_which_there_is_no_thread_is_logged_and_reported(
+    log: Log, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The link to the master ends, and the next one flushes again."""
+    flusher, slave = flusher_of(log, sync_flush=True)
+    log.gate.set()
+    log.max_offset = 10
+    with monkeypatch.context() as patch:
+        loop, refusal = asyncio.get_running_loop(), RuntimeError("can't start new thread")
+
+        def without_threads(*args: object) -> None:
+            raise refusal
+
+        patch.setattr(loop, "run_in_executor", without_threads)
+        flusher.soon()
+        await flusher.stop()
+    assert slave.errors == [refusal]
+    assert caplog.messages == ["flushing the log failed: can't start new thread"]
+    flusher.soon()
+    await flusher.settled()
+    assert slave.acked == [10]

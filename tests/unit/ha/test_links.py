@@ -109,3 +109,18 @@ async def test_a_master_that_does_not_answer_the_handshake_is_dialled_again(repl
     await slave.ha.become_slave(f"{host}:{port}", 2, 1)
     await until(lambda: len(received) > 1)
     server.close()
+
+
+async def test_a_slave_says_once_that_it_follows_and_again_after_a_lost_link(replicas):
+    followed = []
+    master, slave = await replicas(2)
+    slave.ha.on_followed = lambda: followed.append(slave.ha.following)
+    await master.lead(1, 1, 2)
+    await slave.follow(master, 1)
+    await until(lambda: followed == [True])
+    master.put(b"x")
+    await until(lambda: slave.bodies() == [b"x"])
+    assert followed == [True]
+    slave.ha._follower.link.close("says the test")
+    await until(lambda: len(followed) == 2)
+    assert followed == [True, True]

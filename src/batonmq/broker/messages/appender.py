@@ -277,7 +277,10 @@ class Appender:
         self._refuse([waiter for waiter, _ in self._pending.abandon()], PutStatus.SERVICE_NOT_AVAILABLE)
 
     async def stop(self) -> None:
-        """Wait for a running flush and flush once more. The caller submits no more messages."""
+        """Wait for a running flush and flush once more. The caller submits no more messages.
+
+        A flush that fails is logged; the store's `close` tries it again, or reports it.
+        """
         self._alarm.cancel()
         while self._flush_task is not None:
             await self._flush_task
@@ -285,7 +288,10 @@ class Appender:
             self._flush_timer.cancel()
             self._flush_timer = None
         if self._store.failure is None:
-            await asyncio.get_running_loop().run_in_executor(None, self._store.flush)
+            try:
+                await asyncio.get_running_loop().run_in_executor(None, self._store.flush)
+            except Exception as error:
+                self._note_failed_flush(error)
 
     def _acked_offset(self, copies: int) -> int:
         store = self._store
@@ -424,17 +430,20 @@ class Appender:
                 self.progress()
                 if not self._pending:
                     break
-        except OSError as error:
+        except Exception as error:  # not only of the disk: there may be no thread for it
             # Sends that wait for the disk get FLUSH_DISK_TIMEOUT, unless another flush helps in time.
-            then = "no more messages are accepted"
+            self._note_failed_flush(error)
             if store.failure is None:
-                then = "it is tried again"
                 self._flush_later()  # there may be no other send that would
-            if self._flush_failed != then:
-                log.error("flush of the commit log failed, %s: %s", then, error)
-            self._flush_failed = then
         finally:
             self._flush_task = None
+
+    def _note_failed_flush(self, error: Exception) -> None:
+        then = "it is tried again" if self._store.failure is None else "no more messages are accepted"
+        if self._flush_failed != then:
+            known = isinstance(error, OSError | RuntimeError)
+            log.error("flush of the commit log failed, %s: %s", then, error, exc_info=not known)
+        self._flush_failed = then
 
 
 def _report(done: list[tuple[Waiter, PutResult]]) -> None:

@@ -33,6 +33,9 @@ class MessagesPart(Part):
         self.puller = Puller(broker)
         self._send_handlers = SendHandlers(broker, self.sender)
         self._replies = ReplyHandlers(broker, self.sender)
+        if broker.replication is not None:
+            # A slave holds pulls while its master is away; now it sends their consumers there.
+            broker.replication.on_followed = self.puller.release_all
         broker.members.listeners.append(self._members_changed)
         broker.tables.mappings.listeners.append(self._mappings_changed)
 

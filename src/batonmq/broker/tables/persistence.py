@@ -17,6 +17,7 @@ from batonmq.broker.tables.files import TableFile
 from batonmq.common.tasks import Tasks
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
+from batonmq.store.mapped import FILES_AGAIN_S, FILES_PATIENCE_S, NOT_OPENED
 
 if TYPE_CHECKING:
     from batonmq.protocol.registry import Header
@@ -123,11 +124,18 @@ class Persistence:
                 self._tasks.keep(work, f"regular writes of the table {table.name}")
 
     async def stop(self) -> None:
-        """Write every table a last time."""
+        """Write every table a last time. With too many open files, wait a little for some to close."""
         await self._tasks.cancel()
+        loop = asyncio.get_running_loop()
+        until = loop.time() + FILES_PATIENCE_S
         for name, table in self._tables.items():
-            if table.used():
-                await self._write(name)
+            if not table.used():
+                continue
+            while (error := await self._try_write(name)) is not None:
+                if error.errno not in NOT_OPENED or loop.time() >= until:
+                    log.error("%s cannot be written: %s", self._files[name].path, error)
+                    break
+                await asyncio.sleep(FILES_AGAIN_S)
 
     def abandon(self) -> None:
         """Write nothing any more: the disk of the store has failed, or the start has."""
@@ -158,13 +166,17 @@ class Persistence:
         return await self._write(name)
 
     async def _write(self, name: str) -> OSError | None:
+        error = await self._try_write(name)
+        if error is not None:
+            log.error("%s cannot be written: %s", self._files[name].path, error)
+        return error
+
+    async def _try_write(self, name: str) -> OSError | None:
         if self._abandoned:
             return None
-        file = self._files[name]
         try:
-            await file.save(self._tables[name].encode)
+            await self._files[name].save(self._tables[name].encode)
         except OSError as error:
-            log.error("%s cannot be written: %s", file.path, error)
             return error
         return None
 

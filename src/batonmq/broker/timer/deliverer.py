@@ -1,9 +1,10 @@
 """Delivers the messages of the slots that are due, on a master.
 
-A slot is left only when all its messages are acknowledged like any other message: after a crash or a switch a
-message may be delivered twice (`already.py` keeps that rare), but is never lost, and no error makes this
-broker give a message up. Source: RocketMQ's `TimerMessageStore.dequeue`, which drops a message after three
-attempts.
+A slot is left only when all its messages are acknowledged like any other message, or, on an acting master,
+are open: no other master takes them, so they wait beside the wheel, and messages of other topics go on. After
+a crash or a switch a message may be delivered twice (`already.py` keeps that rare), but is never lost, and no
+error makes this broker give a message up. Source: RocketMQ's `TimerMessageStore.dequeue`, which drops a
+message after three attempts.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from batonmq.broker.messages.appender import PutStatus
@@ -55,6 +57,11 @@ CONFIRM_LOOKS: Final = 100
 """So often it looks before it delivers messages that may have been delivered."""
 ENQUEUE_LOOKS: Final = 100
 """So often it looks whether messages reach the wheel, before it delivers without them."""
+ATTEMPTS: Final = 3
+"""So often an acting master tries to find a master for a message before later ones pass it; RocketMQ then
+drops it."""
+MOST_OPEN: Final = 4_000
+"""Most messages that wait beside the wheel: the checkpoint has them all. Then all later ones wait."""
 HOPELESS: Final = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
 """The store will never take such a message; only a RocketMQ broker can have accepted it."""
 
@@ -63,6 +70,7 @@ class _Due(NamedTuple):
     message: StoredMessage
     topic: str
     """The real topic, for the counts."""
+    unit: Unit
 
 
 class _Flying:
@@ -107,6 +115,9 @@ class Deliverer:
         self._already_until_ms = 0
         """Slots from here on cannot have been delivered before."""
         self._failed = False
+        self._open: dict[int, list[_Due]] = {}
+        """Messages of the slot under way that are left open when the others are done, by hash of their
+        topic."""
 
     async def run(self, since_ms: int, doubtful: Sequence[Unit] = ()) -> None:
         """Deliver until cancelled. `since_ms`: slots before it are delivered. `doubtful`: messages in earlier
@@ -153,10 +164,11 @@ class Deliverer:
                 log.error("a timed message cannot be stored again: %s", error)
                 continue
             if not await already.take(message):
-                due.append(_Due(message, record.properties.get(PROPERTY_REAL_TOPIC, "")))
+                due.append(_Due(message, record.properties.get(PROPERTY_REAL_TOPIC, ""), unit))
         if due:
             log.info("timer: %d messages that the former master had still to roll are stored again", len(due))
         await self._settle(self._submit(due))
+        self._leave_open()
 
     async def _enqueued(self) -> None:
         """Wait until the wheel has what is in the timer topic now: it may recall what is due. After a start
@@ -191,7 +203,9 @@ class Deliverer:
                 done = newest
             # To deliver the messages again would be no better than to try this again.
             await self._wheel(partial(timers.done, slot_ms))
+            self._leave_open()
         finally:
+            self._open.clear()
             state.firing_ms = None
         state.moved()
 
@@ -229,7 +243,8 @@ class Deliverer:
         flying: deque[_Flying] = deque()
         for at in range(0, len(positions), BATCH):
             units = [u for p in positions[at : at + BATCH] if (u := timers.log.read(p)) is not None]
-            flying.append(self._submit(await self._due(units, recalled, matched)))
+            due = await self._due(units, recalled, matched)
+            flying.append(self._submit([one for one in due if not self._follows_open(one)]))
             # The log gets this batch while the one before is replicated, or is on its way to disk.
             await asyncio.sleep(0)
             while flying and (len(flying) > BATCHES or self._failed):
@@ -267,7 +282,7 @@ class Deliverer:
             elif self._already is not None and await self._already.take(message):
                 self._counts.left(topic)
             else:
-                due.append(_Due(message, topic))
+                due.append(_Due(message, topic, unit))
         return due
 
     async def _records(self, units: Sequence[Unit]) -> list[MessageExt | None]:
@@ -308,23 +323,16 @@ class Deliverer:
         return flying
 
     async def _settle(self, flying: _Flying) -> None:
-        """Wait until all messages are acknowledged; those that are refused are stored again."""
+        """Wait until all messages are acknowledged; those that are refused are stored again, or are open."""
+        attempts = 0
         while True:
-            await flying.done
-            refused, refused_with = [], PutStatus.PUT_OK
-            for one, status, result in flying.outcomes:
-                if result is not None:
-                    if status is not PutStatus.PUT_OK:
-                        await self._safe(result.end_offset)
-                elif status is PutStatus.PUT_OK:
-                    pass  # another master has it
-                elif status in HOPELESS:
-                    log.error("a timed message cannot be stored topic=%s: %s", one.topic, status.value)
-                else:
-                    refused.append(one)
-                    refused_with = status
-                    continue
-                self._counts.left(one.topic)
+            refused, refused_with = await self._outcome(flying)
+            attempts += 1
+            refused = [
+                one
+                for one in refused
+                if not (self._follows_open(one) or (attempts >= ATTEMPTS and self._may_wait(one)))
+            ]
             if refused:
                 self._log_once("timed messages wait, they cannot be stored: %s", refused_with.value)
                 await asyncio.sleep(RETRY_S)
@@ -332,6 +340,84 @@ class Deliverer:
                 self._failed = False
                 return
             flying = self._submit(refused)
+
+    async def _outcome(self, flying: _Flying) -> tuple[list[_Due], PutStatus]:
+        """Wait until all messages are acknowledged or refused; those that are refused, and why."""
+        await flying.done
+        refused, refused_with = [], PutStatus.PUT_OK
+        for one, status, result in flying.outcomes:
+            if result is not None:
+                if status is not PutStatus.PUT_OK:
+                    await self._safe(result.end_offset)
+            elif status is PutStatus.PUT_OK:
+                pass  # another master has it
+            elif status in HOPELESS:
+                log.error("a timed message cannot be stored topic=%s: %s", one.topic, status.value)
+            else:
+                refused.append(one)
+                refused_with = status
+                continue
+            self._counts.left(one.topic)
+        return refused, refused_with
+
+    # -- messages that no master takes
+
+    def _follows_open(self, one: _Due) -> bool:
+        """Leave a message open whose topic has open ones: it would be refused too, or overtake them."""
+        topic_hash = one.unit.topic_hash
+        return (topic_hash in self._open or topic_hash in self._state.open) and self._may_wait(one)
+
+    def _may_wait(self, one: _Due) -> bool:
+        """Let later messages pass this one. False if they may not: this broker does not act as master, or too
+        many are open."""
+        state = self._state
+        if not state.broker.role.is_acting:
+            return False
+        if sum(map(len, self._open.values())) + sum(map(len, state.open.values())) >= MOST_OPEN:
+            return False
+        self._open.setdefault(one.unit.topic_hash, []).append(one)
+        return True
+
+    def _leave_open(self) -> None:
+        """The slot is done but for these."""
+        state = self._state
+        for topic_hash, open_ in self._open.items():
+            if topic_hash not in state.open:
+                log.warning(
+                    "timed messages for topic %s wait, no master takes them; others go on", open_[0].topic
+                )
+            state.leave_open(one.unit for one in open_)
+        self._open.clear()
+
+    async def retry_open(self, since_ms: int) -> None:
+        """Deliver the open messages, one topic after the other, each in order. `since_ms`: see `run`."""
+        state = self._state
+        await self._confirmed()
+        if state.open:  # of the broker before, or of this one before its restart
+            self._already = AlreadyDelivered(state.broker, since_ms)
+        while True:
+            if not state.broker.settings.broker.timer_stop_dequeue:
+                for topic_hash in list(state.open):
+                    await self._retry_topic(topic_hash)
+            await asyncio.sleep(RETRY_S)
+
+    async def _retry_topic(self, topic_hash: int) -> None:
+        state, most = self._state, 1
+        waiting = state.open[topic_hash]
+        while waiting:
+            units = list(islice(waiting, most))
+            refused, _ = await self._outcome(self._submit(await self._due(units, {}, set())))
+            for _unit in units:
+                waiting.popleft()  # others come behind them only
+            waiting.extendleft(one.unit for one in reversed(refused))
+            if not waiting:
+                del state.open[topic_hash]
+                log.info("timed messages that no master took have left")
+            if len(refused) < len(units):
+                state.moved()
+            if refused:
+                return
+            most = BATCH
 
     async def _safe(self, end_offset: int) -> None:
         """Wait for a message that is in the log: another attempt would be a second message."""

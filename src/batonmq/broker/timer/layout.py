@@ -6,6 +6,7 @@ All numbers are big endian. Source: RocketMQ's `Slot`, `TimerWheel`, `TimerLog` 
 from __future__ import annotations
 
 import struct
+import zlib
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -25,6 +26,10 @@ offset and size of the record, hash of the real topic, 0."""
 BLANK: Final = struct.Struct(">iqI")
 """At the end of a file: bytes up to the end, 0, `BLANK_MAGIC`."""
 CHECKPOINT: Final = struct.Struct(">7q")
+_OPEN: Final = struct.Struct(">4sIqI")
+"""What only BatonMQ writes behind a checkpoint: `_OPEN_MAGIC`, CRC of the bytes before, read time, number of
+units, which follow."""
+_OPEN_MAGIC: Final = b"BMQ1"
 
 BLANK_MAGIC: Final = 0xCBD43194
 MAGIC_DEFAULT: Final = 1
@@ -103,7 +108,11 @@ class Unit(NamedTuple):
 
 class Checkpoint(NamedTuple):
     """A consistent state of the timer: of the messages before `queue_offset`, those in slots before
-    `read_ms` are delivered, and the others are in the wheel."""
+    `read_ms` are delivered, but for the `open` ones, and the others are in the wheel.
+
+    RocketMQ knows no open messages. It reads the time of the first one as read time, and delivers what was
+    delivered since a second time.
+    """
 
     read_ms: int = 0
     """Slots before this time are delivered."""
@@ -114,10 +123,16 @@ class Checkpoint(NamedTuple):
     master_queue_offset: int = 0
     """The same of the master, to which `read_ms` belongs."""
     version: DataVersion = DataVersion()
+    open: tuple[Unit, ...] = ()
 
     def encode(self) -> bytes:
         version = self.version
-        return CHECKPOINT.pack(*self[:4], version.state_version, version.timestamp, version.counter)
+        held_ms = min([self.read_ms, *(unit.slot_ms for unit in self.open)])
+        data = CHECKPOINT.pack(held_ms, *self[1:4], version.state_version, version.timestamp, version.counter)
+        if self.open:
+            data += _OPEN.pack(_OPEN_MAGIC, zlib.crc32(data), self.read_ms, len(self.open))
+            data += b"".join(unit.encode() for unit in self.open)
+        return data
 
 
 def decode_unit(data: bytes | memoryview) -> Unit | None:
@@ -140,4 +155,16 @@ def decode_checkpoint(data: bytes) -> Checkpoint:
             f"a timer checkpoint with negative numbers: {(read_ms, log_end, queue_offset, master)}"
         )
     version = DataVersion(state_version=state, timestamp=timestamp, counter=counter)
-    return Checkpoint(read_ms, log_end, queue_offset, master, version)
+    plain = Checkpoint(read_ms, log_end, queue_offset, master, version)
+    begin = CHECKPOINT.size + _OPEN.size
+    if len(data) < begin:
+        return plain
+    magic, crc, read_ms, count = _OPEN.unpack_from(data, CHECKPOINT.size)
+    if magic != _OPEN_MAGIC or crc != zlib.crc32(padded):
+        return plain  # RocketMQ has written the part before since
+    if len(data) < begin + count * UNIT.size:
+        raise ValueError(f"a timer checkpoint with less than its {count} open messages")
+    units = [
+        decode_unit(data[at : at + UNIT.size]) for at in range(begin, begin + count * UNIT.size, UNIT.size)
+    ]
+    return plain._replace(read_ms=read_ms, open=tuple(unit for unit in units if unit is not None))

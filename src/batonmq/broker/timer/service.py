@@ -92,7 +92,10 @@ class TimerService:
     def _open(self, root: Path, log_file_size: int) -> dict[int, int]:
         state = self.state
         state.timers = TimerStore(root, state.wheel.precision_ms, log_file_size)
-        return state.timers.recover(self._durable, state.broker.store.max_offset)
+        by_hash = state.timers.recover(self._durable, state.broker.store.max_offset)
+        for unit in self._durable.open:
+            by_hash[unit.topic_hash] = by_hash.get(unit.topic_hash, 0) + 1
+        return by_hash
 
     def lead(self) -> None:
         """This broker is master, or acts as one: deliver."""
@@ -105,10 +108,12 @@ class TimerService:
         read_ms, waiting_ms = state.done.read_ms, state.timers.next_ms
         since_ms = read_ms if waiting_ms is None else min(read_ms or waiting_ms, waiting_ms)
         doubtful = state.take_doubtful()
+        state.leave_open(state.done.open)
         state.leading = True
         state.moved(acting=state.broker.role.is_acting)
         self._keep(self._enqueuer.run, "timer: filling of the wheel")
         self._keep(lambda: Deliverer(state, self._counts).run(since_ms, doubtful), "timer: delivery")
+        self._keep(lambda: Deliverer(state, self._counts).retry_open(since_ms), "timer: open messages")
 
     def follow(self) -> None:
         """This broker is a slave: keep the wheel as its master's."""
@@ -121,7 +126,9 @@ class TimerService:
         state = self.state
         if state.leading:
             now = state.checkpoint()
-            state.done = now._replace(master_queue_offset=now.queue_offset)
+            open_ = tuple(state.all_open())
+            state.done = now._replace(master_queue_offset=now.queue_offset, open=open_)
+            state.open.clear()
         state.leading = False
         for task in self._work:
             task.cancel()
@@ -153,8 +160,7 @@ class TimerService:
     def replace(self, data: bytes) -> None:
         """On a slave: the master's checkpoint. Raises ValueError."""
         if not self.state.leading:
-            self.state.done = decode_checkpoint(data)
-            self.state.version = self.state.done.version
+            self.state.replace(decode_checkpoint(data))
             self._enqueuer.wake()
 
     def take_back(self, data: bytes) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from bisect import insort
 from collections import deque
+from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
@@ -13,6 +14,8 @@ from batonmq.broker.versions import next_version
 from batonmq.protocol.bodies.common import DataVersion
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from batonmq.broker.context import Broker
     from batonmq.broker.timer.core import Wheel
     from batonmq.broker.timer.layout import Unit
@@ -42,8 +45,11 @@ class TimerState:
         self.firing_ms: int | None = None
         """Slot that is being delivered."""
         self.done = Checkpoint()
-        """Messages before its `master_queue_offset` in slots before its `read_ms` are delivered: on a master
-        as it took its role, on a slave by the master's last word."""
+        """Messages before its `master_queue_offset` in slots before its `read_ms` are delivered, but for its
+        open ones: on a master as it took its role, on a slave by the master's last word."""
+        self.open: dict[int, deque[Unit]] = {}
+        """While this broker delivers: messages of slots that are done otherwise, by hash of their topic. No
+        master has taken them."""
         self.version = DataVersion()
         self.filled = asyncio.Event()
         """Set when the wheel has got messages."""
@@ -69,7 +75,27 @@ class TimerState:
     def checkpoint(self) -> Checkpoint:
         """The state now, `log_end` not necessarily on disk."""
         master = self.queue_offset if self.leading else max(self.done.master_queue_offset, self.queue_offset)
-        return Checkpoint(self.read_ms, self.timers.log.end, self.queue_offset, master, self.version)
+        read_ms = self.read_ms
+        # Those in later slots are in the wheel of whoever goes by this.
+        open_ = tuple(unit for unit in self.all_open() if unit.slot_ms < read_ms)
+        return Checkpoint(read_ms, self.timers.log.end, self.queue_offset, master, self.version, open_)
+
+    def all_open(self) -> Iterable[Unit]:
+        """Messages of slots before `read_ms`, or that this broker has taken out of the wheel, which are not
+        delivered."""
+        return chain(*self.open.values()) if self.leading else self.done.open
+
+    def leave_open(self, units: Iterable[Unit]) -> None:
+        """These wait beside the wheel from now on."""
+        for unit in units:
+            self.open.setdefault(unit.topic_hash, deque()).append(unit)
+
+    def replace(self, done: Checkpoint) -> None:
+        """On a slave: the state of the broker that delivers. What that has still in its wheel, this one may
+        have taken out of its own and left open."""
+        open_ = (unit for unit in self.done.open if unit.slot_ms >= done.read_ms and unit not in done.open)
+        self.done = done._replace(open=(*done.open, *open_))
+        self.version = done.version
 
     def forget_delivered(self) -> None:
         """On a slave: take out of the wheel what the master has delivered. Raises `OSError`."""
@@ -95,6 +121,8 @@ class TimerState:
         self.timers.cut(max_physical)
         kept = [unit for unit in self.doubtful if unit.physical_offset + unit.size <= max_physical]
         self.doubtful = deque(kept)
+        open_ = [unit for unit in self.done.open if unit.physical_offset + unit.size <= max_physical]
+        self.done = self.done._replace(open=tuple(open_))
 
     def moved(self, *, acting: bool = False) -> None:
         """The master has made progress: slaves copy the checkpoint of another version. `acting`: a slave

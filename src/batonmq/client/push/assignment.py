@@ -26,8 +26,8 @@ from batonmq.routing.routes import TopicRoute
 
 REBALANCE_INTERVAL_S = 20.0
 AT_A_TIME = 32
-"""So many offsets are committed, and queues unlocked, at the same time: one by one a broker that does not
-answer would take a timeout for each of its queues."""
+"""So many offsets are committed at the same time: one by one a broker that does not answer would take a
+timeout for each of its queues."""
 FIRST_REBALANCE_S = 1.0
 """The first rebalances follow quickly: the retry topic appears only after our first heartbeat."""
 
@@ -171,11 +171,17 @@ class Assignment:
     # -- offsets
 
     async def give_up(self, held: Sequence[Assigned]) -> None:
-        """Commit and unlock queues that are not ours any more."""
+        """Commit and unlock queues that are not ours any more. No queue waits for those of another broker,
+        which may not answer."""
+        by_broker: dict[str, list[Assigned]] = {}
+        for each in held:
+            by_broker.setdefault(self._broker(each), []).append(each)
+        await asyncio.gather(*map(self._give_up, by_broker.values()))
+
+    async def _give_up(self, held: Sequence[Assigned]) -> None:
         await self._commit(held, "was not committed")
-        locks = self._locks
-        if locks is not None:
-            await self._for_each(held, locks.unlock)
+        if self._locks is not None:
+            await self._locks.unlock(held)
 
     async def commit(self, interval_s: float) -> None:
         """Commit what is done, again and again."""

@@ -81,6 +81,7 @@ class HAService(Replication):
         self.epoch = -1
         """Epoch of the current role."""
         self.on_progress: Callable[[], None] = self._dispatch
+        self.on_followed: Callable[[], None] = lambda: None
         self.on_sync_state_change: Callable[[], None] = _nothing
         """Called when the SyncStateSet should become another one (ask `propose`), or when a slave has
         connected whose id is not known here (ask the controller for the group's ids and pass them to

@@ -60,6 +60,7 @@ class ClassicHAService(Replication):
         self.port = port
         self.role = HARole.NONE
         self.on_progress: Callable[[], None] = self._dispatch
+        self.on_followed: Callable[[], None] = lambda: None
         self.config = config
         security = security if security is not None else LinkSecurity()
         self.local = LocalReplica(store, config, clock, security, nonce, file_size, sync_flush, broker_id)

@@ -392,3 +392,20 @@ async def test_a_slave_that_pauses_goes_on_at_once_when_the_master_announces_its
     slave.ha.hasten()
     await until(lambda: slave.ha.followed == master.address and bool(master.ha.replicas()))
     assert slave.ha.master().local_address == master.ha.replicas()[0].address
+
+
+async def test_a_slave_says_once_that_it_follows_and_again_after_a_lost_link(replicas):
+    """Also where nothing is sent meanwhile."""
+    followed = []
+    master, slave = await replicas(2)
+    slave.ha.on_followed = lambda: followed.append(slave.ha.following)
+    master.ha.serve()
+    master.put(b"x")
+    slave.ha.follow(master.address)
+    await until(lambda: slave.bodies() == [b"x"])
+    master.put(b"y")
+    await until(lambda: slave.bodies() == [b"x", b"y"])
+    assert followed == [True]
+    slave.ha.link.close("says the test")
+    await until(lambda: len(followed) == 2)
+    assert followed == [True, True]
