@@ -168,6 +168,18 @@ def test_mirror(session, topics, cluster_of, tmp_path):
     assert rows.count() == 50
 
 
+def test_a_cluster_by_another_name_is_no_second_cluster(topics, tmp_path):
+    """A mirror would copy its own copies, without end."""
+    topic = topics.make(queues=1)
+    topics.fill(topic, {0: bodies("a", 3)})
+    other_name = topics.namesrv.replace("127.0.0.1", "localhost")
+    places = ("-n", topics.namesrv, "--to-namesrv", other_name, "-t", topic, "--state", tmp_path / "state")
+    for job in (("mirror", "--once"), ("replay", "--to", topic)):
+        said = ran(*job, *places, *FAST, code=2).stderr
+        assert "--to-namesrv is the source itself" in said and "Spark" not in said
+    assert not (tmp_path / "state").exists()
+
+
 def test_dead_letters_and_their_redrive(session, topics, tmp_path):
     origin = topics.make(queues=1)
     group = f"billing-{origin}"

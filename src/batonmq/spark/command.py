@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -68,15 +69,39 @@ def check_topic(namesrv: str, topic: str, access: Access) -> None:
         raise click.ClickException(str(error)) from None
 
 
+def is_one_cluster(namesrv: str, access: Access, other: str, other_access: Access) -> bool:
+    """Whether two lists of name servers know the same brokers. Addresses do not tell: a host has several
+    names."""
+    from batonmq.client.admin import Admin
+    from batonmq.net.errors import NetError
+    from batonmq.protocol.errors import MQError
+
+    if namesrv == other:
+        return True
+
+    async def brokers(namesrv: str, access: Access) -> set[str]:
+        async with Admin(namesrv, **access.client()) as admin:
+            table = (await admin.cluster()).broker_addr_table
+        return {address for broker_set in table.values() for address in broker_set.broker_addrs.values()}
+
+    async def common() -> set[str]:
+        return await brokers(namesrv, access) & await brokers(other, other_access)
+
+    try:
+        return bool(asyncio.run(common()))
+    except (NetError, MQError) as error:
+        raise click.ClickException(str(error)) from None
+
+
 def time_ms(_: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
     """A point in time: ms since 1970, or ISO 8601 (this machine's time zone if it has none)."""
     if text is None:
         return None
-    if text.isdecimal():
-        return int(text)
     try:
+        if text.isdecimal():
+            return int(text)
         return round(datetime.fromisoformat(text).timestamp() * 1000)
-    except ValueError:
+    except (ValueError, OverflowError):
         raise click.BadParameter(
             f"{text!r} is neither milliseconds since 1970 nor a time such as 2026-11-24T10:00:00+01:00"
         ) from None

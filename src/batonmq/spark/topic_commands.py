@@ -18,6 +18,7 @@ from batonmq.spark.cluster_options import cluster_options, target_options
 from batonmq.spark.command import (
     DIRECTORY,
     check_topic,
+    is_one_cluster,
     iso_date,
     one_line,
     session_for,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 _TRANSLATE_S = 10
 """How often a mirror translates the offsets of groups."""
+_ITSELF = "--to-namesrv is the source itself: its messages would be there twice"
 
 
 @click.command()
@@ -83,6 +85,8 @@ def replay(
         check_topic(namesrv, target, access)
     else:
         check_topic(to_namesrv, target, to_access)
+        if target == topic and is_one_cluster(namesrv, access, to_namesrv, to_access):
+            raise click.UsageError(_ITSELF)
     wanted = job.Replay(
         namesrv=namesrv,
         topic=topic,
@@ -293,10 +297,10 @@ def mirror(
     """
     from batonmq.spark.jobs import mirror as job
 
-    if namesrv == to_namesrv:
-        raise click.UsageError("--to-namesrv is the source itself: its messages would be there twice")
     for topic in topics:
         check_topic(namesrv, topic, access)
+    if is_one_cluster(namesrv, access, to_namesrv, to_access):
+        raise click.UsageError(_ITSELF)
     wanted = job.Mirror(namesrv, to_namesrv, topics, state, groups, access, to_access)
     with one_line():
         lanes = asyncio.run(job.prepare(wanted))
