@@ -155,7 +155,8 @@ def audit(
     session = session_for("audit", master, conf)
     with one_line():
         job.check_history(session, history)
-    log = _log(session, namesrv, topic, access, archived)
+    with one_line():
+        log = _log(session, namesrv, topic, access, archived)
     report = job.audit(session.read.schema(job.HISTORY_SCHEMA).parquet(history), log)
     if as_json:
         click.echo(json.dumps(report.as_dict() | ({"replicas": replicas.as_dict()} if replicas else {})))
@@ -196,7 +197,8 @@ def rollup(
     if namesrv is not None:
         check_topic(namesrv, topic, access)
     session = session_for("rollup", master, conf)
-    log = _log(session, namesrv, topic, access, archived)
+    with one_line():
+        log = _log(session, namesrv, topic, access, archived)
     log = log.select("value", "timestamp").cache()
     console = plain_console()
     gaps = Table("no message from", "to", "ms", title="longest gaps")

@@ -25,7 +25,8 @@ COLUMNS = (
     "properties map<string,string>"
 )
 
-
+MUST_HAVE: Final = frozenset({"topic", "date", "broker", "queueId", "queueOffset", "value"})
+"""Columns without which a table is no archive."""
 _LOOK_S: Final = 1
 """How often a query's progress is looked at: Spark keeps that of 100 micro-batches."""
 
@@ -88,9 +89,17 @@ def start(
 
 def _check_pair(session: SparkSession, target: str, checkpoint: str) -> None:
     """Spark's file sink takes a micro-batch whose number is in the target's log for one that is written
-    already, and writes nothing, whatever the checkpoint says. Raises `ArchiveError` if that would happen."""
+    already, and writes nothing, whatever the checkpoint says. And a checkpoint does not read again what it has
+    written to another target. Raises `ArchiveError` if messages would be missing for one or the other."""
     written = _newest(session, f"{target}/_spark_metadata")
     planned = _newest(session, f"{checkpoint}/offsets")
+    committed = _newest(session, f"{checkpoint}/commits")
+    if committed > written:
+        raise ArchiveError(
+            f"{checkpoint} has written {committed + 1} batches to another directory than {target}, which has "
+            f"{written + 1}: their messages would be missing here. Give --to of the first run, or another "
+            "--checkpoint"
+        )
     if written > planned:
         raise ArchiveError(
             f"{target} has {written + 1} batches of another checkpoint than {checkpoint}, which has "
@@ -125,10 +134,26 @@ def finish(query: StreamingQuery) -> Archived:
     return Archived(rows=rows, batches=batches, seconds=took_ms / 1000)
 
 
+def columns(session: SparkSession, path: str) -> list[str]:
+    """The columns of the Parquet files below a directory; none if there is no file, as of a topic that had no
+    message."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        return session.read.parquet(path).columns
+    except AnalysisException as error:
+        if error.getCondition() != "UNABLE_TO_INFER_SCHEMA":
+            raise
+        return []
+
+
 def read(session: SparkSession, path: str, topic: str | None = None) -> DataFrame:
-    """The messages of an archive; `topic`: only this one's."""
+    """The messages of an archive; `topic`: only this one's. Raises `ArchiveError`."""
     from pyspark.sql import functions as F
 
+    missing = MUST_HAVE - set(columns(session, path) or MUST_HAVE)
+    if missing:
+        raise ArchiveError(f"{path} is no archive: it has no column {min(missing)!r}")
     # Without a schema Spark takes the directory topic=007 for the number 7.
     archived = session.read.schema(f"{COLUMNS}, date date").parquet(path)
     return archived if topic is None else archived.where(F.col("topic") == topic)
