@@ -15,6 +15,7 @@ from batonmq.spark.jobs import archive, compact, restore
 from batonmq.spark.jobs.compact import CompactError
 from batonmq.spark.jobs.values import SchemaError, ValueSchema
 
+from .test_cli import in_this_process, one_error
 from .test_cli_jobs import FAST, ran
 
 pytestmark = pytest.mark.timeout(240)
@@ -186,6 +187,22 @@ def test_an_archive_goes_on_with_its_own_checkpoint_only(session, topics, tmp_pa
         run(one, "first")
     (tmp_path / "elsewhere").rename(tmp_path / "archive")
     assert run(one, "first") == 0
+
+
+def test_an_archive_goes_on_behind_lost_messages_if_it_may(session, topics, tmp_path):
+    topic = topics.make(queues=1)
+    topics.fill(topic, {0: [b"%d" % n for n in range(9)]})
+    command = ("archive", "-n", topics.namesrv, "-t", topic, "--to", tmp_path / "archive")
+    assert "archived 9 messages" in in_this_process(*command).output
+    topics.delete(topic)
+    topics.make(topic, queues=1)
+    topics.fill(topic, {0: [b"new"] * 4})
+    said = one_error(in_this_process(*command))
+    assert "ends at 4 (was the topic recreated?)" in said and said.endswith(
+        "; --skip-lost reads what is there"
+    )
+    assert "archived 4 messages" in in_this_process(*command, "--skip-lost").output
+    assert archive.read(session, str(tmp_path / "archive")).count() == 13
 
 
 def test_json_bodies_are_decoded_and_kept(session, topics, tmp_path):

@@ -41,6 +41,11 @@ SCHEMA_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 )
 @click.option("--schema", "schema_file", type=SCHEMA_FILE, help="What the bodies are; see below.")
 @click.option("--message", help="With --values protobuf: the message, e.g. shop.Order.")
+@click.option(
+    "--skip-lost",
+    is_flag=True,
+    help="Go on where messages are gone: expired, or of a topic that was created again; else an error.",
+)
 @click.option("--every", help="Run for ever, one micro-batch per interval, e.g. '10 seconds'.")
 @spark_options
 def archive(
@@ -55,6 +60,7 @@ def archive(
     values_format: str | None,
     schema_file: Path | None,
     message: str | None,
+    skip_lost: bool,
     every: str | None,
 ) -> None:
     """Write a topic to Parquet, exactly once.
@@ -96,6 +102,7 @@ def archive(
             every=every,
             access=access,
             values=values,
+            skip_lost=skip_lost,
         )
     done = job.finish(query)
     click.echo(f"archived {done.rows:,} messages in {done.batches} batches, {done.seconds:.1f} s")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 F = TypeVar("F", bound=Callable[..., Any])
+_SOURCE_OPTION = re.compile(r"(?:;|, or) set failOnDataLoss=false to read what is there")
 DIRECTORY = click.Path(file_okay=False, path_type=Path)
 
 
@@ -119,6 +121,12 @@ def show_progress(done: int, total: int) -> None:
     click.echo(f"{done:,} of {total:,} messages{share}", err=True)
 
 
+def for_job(job: str | None, text: str) -> str:
+    """The text of an error without the option of the source, which jobs do not have."""
+    other = "; --skip-lost reads what is there" if job == "archive" else ""
+    return _SOURCE_OPTION.sub(other, text)
+
+
 @contextmanager
 def one_line() -> Iterator[None]:
     """Report what a job's preparation raises as one line."""
@@ -130,4 +138,6 @@ def one_line() -> Iterator[None]:
     try:
         yield
     except (ClearError, DataLoss, NetError, MQError, OSError) as error:
-        raise click.ClickException(str(error).splitlines()[0]) from None
+        context = click.get_current_context(silent=True)
+        job = None if context is None else context.info_name
+        raise click.ClickException(for_job(job, str(error).splitlines()[0])) from None

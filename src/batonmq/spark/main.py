@@ -16,7 +16,7 @@ from batonmq.spark.archive_commands import archive, compact
 from batonmq.spark.bench_command import bench_report
 from batonmq.spark.chaos_command import chaos_report
 from batonmq.spark.cluster_options import cluster_options
-from batonmq.spark.command import check_topic, one_line, session_for, spark_options, topic_option
+from batonmq.spark.command import check_topic, for_job, one_line, session_for, spark_options, topic_option
 from batonmq.spark.failover_command import failover_report
 from batonmq.spark.lag_command import lag
 from batonmq.spark.skew_command import skew
@@ -59,7 +59,7 @@ class Jobs(click.Group):
             found = _OURS.findall(str(error)) or _OF_A_FILE.findall(str(error)) or _of_the_input(error)
             if not found:
                 raise
-            raise click.ClickException(found[-1]) from None
+            raise click.ClickException(for_job(ctx.invoked_subcommand, found[-1])) from None
 
 
 def _of_the_input(error: Exception) -> list[str]:

@@ -202,8 +202,9 @@ def dlq(
 
     Counts them by topic and tag. With --redrive each one goes back to the topic that it was sent to first,
     exactly once: all groups of that topic get it. It also stays among the dead letters. One that does not
-    name its topic is left out. A second run with the same --state continues. The exit code is 1 if there are
-    dead letters and --redrive is not given.
+    name its topic is left out. What is sent is fixed at the first run, and a second run with the same --state
+    continues. For those that died since, give another --state, and their time as --from. The exit code is 1
+    if there are dead letters and --redrive is not given.
     """
     from batonmq.protocol.names import dead_letter_topic
     from batonmq.spark.jobs import dlq as job

@@ -55,11 +55,13 @@ def start(
     every: str | None = None,
     access: Access = OPEN,
     values: BodySchema | None = None,
+    skip_lost: bool = False,
 ) -> StreamingQuery:
     """Start archiving `topic` below `target`, partitioned by topic and store date.
 
     Without `every` the query reads what is there now and ends; with a processing time such as
     ``"10 seconds"`` it runs until it is stopped. `checkpoint` defaults to ``<target>/_checkpoint``.
+    `skip_lost`: messages that are gone are left out, instead of an error.
     With `values` there is also a column ``decoded``; raises `SchemaError`. Raises `ArchiveError` for a
     checkpoint that is not the archive's.
     """
@@ -69,6 +71,8 @@ def start(
     _check_pair(session, str(target), checkpoint)
     options = {"namesrvAddr": namesrv, "subscribe": topic, "startingOffsets": "earliest"}
     options |= access.source_options()
+    if skip_lost:
+        options["failOnDataLoss"] = "false"
     if max_offsets_per_trigger is not None:
         options["maxOffsetsPerTrigger"] = str(max_offsets_per_trigger)
     stream = session.readStream.format("rocketmq").schema(COLUMNS).options(**options).load()
@@ -89,8 +93,8 @@ def start(
 
 def _check_pair(session: SparkSession, target: str, checkpoint: str) -> None:
     """Spark's file sink takes a micro-batch whose number is in the target's log for one that is written
-    already, and writes nothing, whatever the checkpoint says. And a checkpoint does not read again what it has
-    written to another target. Raises `ArchiveError` if messages would be missing for one or the other."""
+    already, and writes nothing, whatever the checkpoint says. And a checkpoint does not read again what it
+    has written to another target. Raises `ArchiveError` if messages would be missing for one or the other."""
     written = _newest(session, f"{target}/_spark_metadata")
     planned = _newest(session, f"{checkpoint}/offsets")
     committed = _newest(session, f"{checkpoint}/commits")
