@@ -12,10 +12,12 @@ from batonmq.spark.access import Access
 from batonmq.spark.cluster_options import cluster_options
 from batonmq.spark.command import (
     check_topic,
+    ended,
     iso_date,
     one_line,
     session_for,
     spark_options,
+    stop_requests,
     topic_option,
 )
 from batonmq.spark.jobs.protobuf_values import ProtobufSchema
@@ -104,7 +106,8 @@ def archive(
             values=values,
             skip_lost=skip_lost,
         )
-    done = job.finish(query)
+    with stop_requests() as asked:
+        done = job.finish(query, lambda query: ended(query, asked))
     click.echo(f"archived {done.rows:,} messages in {done.batches} batches, {done.seconds:.1f} s")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -18,12 +19,14 @@ from batonmq.spark.cluster_options import cluster_options, target_options
 from batonmq.spark.command import (
     DIRECTORY,
     check_topic,
+    ended,
     is_one_cluster,
     iso_date,
     one_line,
     session_for,
     show_progress,
     spark_options,
+    stop_requests,
     time_ms,
     topic_option,
 )
@@ -309,15 +312,24 @@ def mirror(
     query = job.start(
         session, wanted, lanes, every=None if once else every, max_offsets_per_trigger=max_offsets
     )
-    ended, copied = False, 0
-    while not ended:
-        ended = bool(query.awaitTermination(_TRANSLATE_S))
-        with one_line():
-            moved = asyncio.run(_translated(wanted, lanes))
-        rows = sum(progress["numInputRows"] for progress in query.recentProgress)
-        if rows != copied or moved:
-            click.echo(f"{rows:,} messages in the last batches; {moved} offsets of groups moved", err=True)
-        copied = rows
+    over, copied, looked_at = False, 0, time.monotonic()
+    with stop_requests() as asked:
+        while not over:
+            over = ended(query, asked)
+            if asked():
+                click.echo("stopped; the same command goes on", err=True)
+                return
+            if not over and time.monotonic() - looked_at < _TRANSLATE_S:
+                continue
+            looked_at = time.monotonic()
+            with one_line():
+                moved = asyncio.run(_translated(wanted, lanes))
+            rows = sum(progress["numInputRows"] for progress in query.recentProgress)
+            if rows != copied or moved:
+                click.echo(
+                    f"{rows:,} messages in the last batches; {moved} offsets of groups moved", err=True
+                )
+            copied = rows
 
 
 async def _translated(wanted: Mirror, lanes: Sequence[Lane]) -> int:

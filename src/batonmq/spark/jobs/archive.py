@@ -7,6 +7,8 @@ use Spark (or the sink log) ignore its orphaned files.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -123,13 +125,21 @@ def _newest(session: SparkSession, directory: str) -> int:
     return max((int(name) for name in names if name.isdigit()), default=-1)
 
 
-def finish(query: StreamingQuery) -> Archived:
-    """Wait for a query that ends by itself, and count what it wrote. Raises the error that ended it."""
+def finish(
+    query: StreamingQuery,
+    ended: Callable[[StreamingQuery], bool] = lambda query: bool(query.awaitTermination(_LOOK_S)),
+) -> Archived:
+    """Wait for the end of a query, and count what it wrote. Raises the error that ended it. `ended` waits for
+    a moment, and says whether that was the end."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
     rows = batches = took_ms = 0
-    counted, ended = -1, False
-    while not ended:
-        ended = bool(query.awaitTermination(_LOOK_S))
-        for progress in query.recentProgress:
+    counted, over, seen = -1, False, query.recentProgress
+    while not over:
+        over = ended(query)
+        with suppress(Py4JError):  # the JVM may have ended too
+            seen = query.recentProgress
+        for progress in seen:
             if progress["numInputRows"] and progress["batchId"] > counted:
                 counted = progress["batchId"]
                 rows += progress["numInputRows"]

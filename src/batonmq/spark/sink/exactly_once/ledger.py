@@ -86,8 +86,8 @@ class Ledger:
         if last > epoch:
             raise LedgerError(
                 f"batch {epoch} comes again, but {self.path} has later ones, up to {last}: the checkpoint is "
-                "older than this ledger. Put the newer checkpoint back, or delete the ledger: then all rows "
-                "since this checkpoint are written again"
+                "older than this ledger, or another query is running with both. If none is, put the newer "
+                "checkpoint back, or delete the ledger: then all rows since this checkpoint are written again"
             )
 
     def use_group(self, group: str) -> None:
