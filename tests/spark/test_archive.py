@@ -11,10 +11,11 @@ from google.protobuf import timestamp_pb2
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
 from batonmq import Message
-from batonmq.spark.jobs import archive, compact
+from batonmq.spark.jobs import archive, compact, restore
 from batonmq.spark.jobs.compact import CompactError
 from batonmq.spark.jobs.values import SchemaError, ValueSchema
 
+from .test_cli import in_this_process, one_error
 from .test_cli_jobs import FAST, ran
 
 pytestmark = pytest.mark.timeout(240)
@@ -129,6 +130,27 @@ def test_what_cannot_be_compacted_is_an_error(session, archived, tmp_path):
         compact.run(session, str(tmp_path / "other"), str(tmp_path / "table"))
 
 
+def test_a_table_that_is_no_archive_is_named(session, archived, topics, tmp_path):
+    """Read with an archive's columns, it would have nulls in their place."""
+    path, _ = archived
+    with pytest.raises(archive.ArchiveError, match=r"007 is no archive: it has no column 'topic'"):
+        archive.read(session, f"{path}/topic=007")
+    (tmp_path / "empty" / "_spark_metadata").mkdir(parents=True)  # of a topic without messages
+    empty = str(tmp_path / "empty")
+    assert archive.read(session, empty).count() == 0
+    assert compact.run(session, empty, str(tmp_path / "table")).days == 0
+
+
+def test_a_topic_that_an_archive_does_not_have_is_named(session, archived, topics, tmp_path):
+    path, _ = archived
+    with pytest.raises(CompactError, match="archive has no topic 'order'"):
+        compact.run(session, path, str(tmp_path / "table"), topic="order")
+    wanted = restore.Restore(topics.namesrv, path, tmp_path / "state", topic="order")
+    with pytest.raises(restore.RestoreError, match="archive has no topic 'order'"):
+        restore.run(session, wanted, queues=lambda topic: [])
+    assert compact.run(session, path, str(tmp_path / "table"), topic="orders", until="2026-11-01").days == 0
+
+
 @pytest.mark.parametrize("job", ["compact", "restore"])
 def test_an_archive_that_is_not_there_is_one_line(job, topics, tmp_path):
     rest = {"compact": ("--to", tmp_path / "t"), "restore": ("-n", topics.namesrv, "--state", tmp_path / "s")}
@@ -160,6 +182,27 @@ def test_an_archive_goes_on_with_its_own_checkpoint_only(session, topics, tmp_pa
     topics.fill(one, {0: [b"c"] * 3})
     assert run(one, "first") == 3
     assert archive.read(session, str(tmp_path / "archive")).count() == 33
+    (tmp_path / "archive").rename(tmp_path / "elsewhere")
+    with pytest.raises(archive.ArchiveError, match="has written 4 batches to another directory than"):
+        run(one, "first")
+    (tmp_path / "elsewhere").rename(tmp_path / "archive")
+    assert run(one, "first") == 0
+
+
+def test_an_archive_goes_on_behind_lost_messages_if_it_may(session, topics, tmp_path):
+    topic = topics.make(queues=1)
+    topics.fill(topic, {0: [b"%d" % n for n in range(9)]})
+    command = ("archive", "-n", topics.namesrv, "-t", topic, "--to", tmp_path / "archive")
+    assert "archived 9 messages" in in_this_process(*command).output
+    topics.delete(topic)
+    topics.make(topic, queues=1)
+    topics.fill(topic, {0: [b"new"] * 4})
+    said = one_error(in_this_process(*command))
+    assert "ends at 4 (was the topic recreated?)" in said and said.endswith(
+        "; --skip-lost reads what is there"
+    )
+    assert "archived 4 messages" in in_this_process(*command, "--skip-lost").output
+    assert archive.read(session, str(tmp_path / "archive")).count() == 13
 
 
 def test_json_bodies_are_decoded_and_kept(session, topics, tmp_path):

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pyspark
 import pytest
+from click.testing import CliRunner, Result
 
 from batonmq.demo.ports import free_ports
 from batonmq.spark.jobs.audit import HISTORY_SCHEMA
+from batonmq.spark.main import spark
 
 from .conftest import bodies
 
@@ -139,6 +141,48 @@ def test_a_directory_that_cannot_be_made_is_one_line(session, topics, tmp_path):
     assert "Traceback" not in ran.stderr
 
 
+def in_this_process(*arguments: object) -> Result:
+    """A job in the session of the tests, which spares a start of Spark."""
+    return CliRunner().invoke(spark, [*map(str, arguments)])
+
+
+def one_error(done: Result) -> str:
+    assert done.exit_code == 1 and isinstance(done.exception, SystemExit), done.exception
+    (said,) = [line for line in done.stderr.splitlines() if line.startswith("Error:")]
+    return said
+
+
+def test_what_spark_refuses_is_one_line(session, topics, tmp_path):
+    topic, target = topics.make(queues=1), topics.make(queues=1)
+    topics.fill(topic, {0: bodies("a", 2)})
+    archive = ("archive", "-n", topics.namesrv, "-t", topic)
+    said = one_error(in_this_process(*archive, "--to", tmp_path / "a", "--every", "abc"))
+    assert "'abc' to interval" in said and "SQLSTATE" not in said
+    assert "empty string" in one_error(in_this_process(*archive, "--to", ""))
+    assert "S3AFileSystem not found" in one_error(in_this_process(*archive, "--to", "s3a://bucket/x"))
+    replay = ("replay", "-n", topics.namesrv, "-t", topic, "--to", target, "--state", tmp_path / "state")
+    said = one_error(in_this_process(*replay, "--where", "cast(keys as int) > 1"))
+    assert "'a0'" in said or "'a1'" in said
+    (tmp_path / "text").write_text("no Parquet file")
+    audit = ("audit", "-n", topics.namesrv, "-t", topic, "--history", tmp_path / "text")
+    assert "text" in one_error(in_this_process(*audit))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--conf", "spark.sql.shuffle.partitions=many"), "many"),
+        (("--master", "mars"), "JAVA_GATEWAY_EXITED"),
+    ],
+)
+def test_a_setting_that_spark_refuses_is_one_line(topics, tmp_path, options, says):
+    topic = topics.make(queues=1)
+    ran = batonmq_spark("archive", "-n", topics.namesrv, "-t", topic, "--to", tmp_path / "archive", *options)
+    assert ran.returncode == 1 and "Traceback" not in ran.stderr
+    (said,) = [line for line in ran.stderr.splitlines() if line.startswith("Error:")]
+    assert says in said
+
+
 @pytest.mark.parametrize(
     ("address", "says"),
     [
@@ -152,6 +196,16 @@ def test_a_wrong_name_server_is_reported_before_spark_is_started(tmp_path, addre
     (line,) = ran.stderr.splitlines()  # Spark would have logged more lines
     assert line.startswith(says)
     assert not (tmp_path / "archive").exists()
+
+
+def test_an_audit_needs_a_history(session, topics, tmp_path):
+    """Other tables have none of its columns: nothing of them would be lost."""
+    topic = topics.make(queues=1)
+    topics.fill(topic, {0: bodies("k", 3)})
+    session.range(3).withColumnRenamed("id", "key").write.parquet(str(tmp_path / "numbers"))
+    audit = ("audit", "-n", topics.namesrv, "-t", topic, "--history", tmp_path / "numbers")
+    said = one_error(in_this_process(*audit))
+    assert said.endswith("numbers is no history of sends: it has no column 'status'")
 
 
 def test_audit_says_what_is_lost_and_fails(session, topics, tmp_path):

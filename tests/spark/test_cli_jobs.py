@@ -8,7 +8,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import signal
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -166,6 +169,42 @@ def test_mirror(session, topics, cluster_of, tmp_path):
     assert lag["readers"][0]["behind"] == 18
     ran(*mirror)
     assert rows.count() == 50
+
+
+def test_a_cluster_by_another_name_is_no_second_cluster(topics, tmp_path):
+    """A mirror would copy its own copies, without end."""
+    topic = topics.make(queues=1)
+    topics.fill(topic, {0: bodies("a", 3)})
+    other_name = topics.namesrv.replace("127.0.0.1", "localhost")
+    places = ("-n", topics.namesrv, "--to-namesrv", other_name, "-t", topic, "--state", tmp_path / "state")
+    for job in (("mirror", "--once"), ("replay", "--to", topic)):
+        said = ran(*job, *places, *FAST, code=2).stderr
+        assert "--to-namesrv is the source itself" in said and "Spark" not in said
+    assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_archive_that_is_stopped_ends_in_order(session, topics, tmp_path, number):
+    topic = topics.make(queues=1)
+    topics.fill(topic, {0: bodies("a", 30)})
+    command = ("archive", "-n", topics.namesrv, "-t", topic, "--to", tmp_path / "archive", *FAST)
+    running = subprocess.Popen(
+        [sys.executable, "-m", "batonmq", "spark", *map(str, command), "--every", "1 second"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        while not (tmp_path / "archive" / "_checkpoint" / "commits" / "0").exists():
+            assert running.poll() is None
+            time.sleep(0.1)
+        running.send_signal(number)
+        said, errors = running.communicate(timeout=60)
+    finally:
+        running.kill()
+        running.wait()
+    assert running.returncode == 0 and "Traceback" not in errors, errors
+    assert said.startswith("archived 30 messages in 1 batches")
 
 
 def test_dead_letters_and_their_redrive(session, topics, tmp_path):

@@ -12,10 +12,12 @@ from batonmq.spark.access import Access
 from batonmq.spark.cluster_options import cluster_options
 from batonmq.spark.command import (
     check_topic,
+    ended,
     iso_date,
     one_line,
     session_for,
     spark_options,
+    stop_requests,
     topic_option,
 )
 from batonmq.spark.jobs.protobuf_values import ProtobufSchema
@@ -41,6 +43,11 @@ SCHEMA_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 )
 @click.option("--schema", "schema_file", type=SCHEMA_FILE, help="What the bodies are; see below.")
 @click.option("--message", help="With --values protobuf: the message, e.g. shop.Order.")
+@click.option(
+    "--skip-lost",
+    is_flag=True,
+    help="Go on where messages are gone: expired, or of a topic that was created again; else an error.",
+)
 @click.option("--every", help="Run for ever, one micro-batch per interval, e.g. '10 seconds'.")
 @spark_options
 def archive(
@@ -55,6 +62,7 @@ def archive(
     values_format: str | None,
     schema_file: Path | None,
     message: str | None,
+    skip_lost: bool,
     every: str | None,
 ) -> None:
     """Write a topic to Parquet, exactly once.
@@ -96,8 +104,10 @@ def archive(
             every=every,
             access=access,
             values=values,
+            skip_lost=skip_lost,
         )
-    done = job.finish(query)
+    with stop_requests() as asked:
+        done = job.finish(query, lambda query: ended(query, asked))
     click.echo(f"archived {done.rows:,} messages in {done.batches} batches, {done.seconds:.1f} s")
 
 

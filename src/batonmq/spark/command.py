@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import re
 import shutil
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -16,8 +20,12 @@ from batonmq.spark.access import Access
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 F = TypeVar("F", bound=Callable[..., Any])
+LOOK_S: Final = 1
+"""How often a job that runs until it is stopped looks whether it should."""
+_SOURCE_OPTION = re.compile(r"(?:;|, or) set failOnDataLoss=false to read what is there")
 DIRECTORY = click.Path(file_okay=False, path_type=Path)
 
 
@@ -75,15 +83,39 @@ def topic_exists(namesrv: str, topic: str, access: Access) -> bool:
     return True
 
 
+def is_one_cluster(namesrv: str, access: Access, other: str, other_access: Access) -> bool:
+    """Whether two lists of name servers know the same brokers. Addresses do not tell: a host has several
+    names."""
+    from batonmq.client.admin import Admin
+    from batonmq.net.errors import NetError
+    from batonmq.protocol.errors import MQError
+
+    if namesrv == other:
+        return True
+
+    async def brokers(namesrv: str, access: Access) -> set[str]:
+        async with Admin(namesrv, **access.client()) as admin:
+            table = (await admin.cluster()).broker_addr_table
+        return {address for broker_set in table.values() for address in broker_set.broker_addrs.values()}
+
+    async def common() -> set[str]:
+        return await brokers(namesrv, access) & await brokers(other, other_access)
+
+    try:
+        return bool(asyncio.run(common()))
+    except (NetError, MQError) as error:
+        raise click.ClickException(str(error)) from None
+
+
 def time_ms(_: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
     """A point in time: ms since 1970, or ISO 8601 (this machine's time zone if it has none)."""
     if text is None:
         return None
-    if text.isdecimal():
-        return int(text)
     try:
+        if text.isdecimal():
+            return int(text)
         return round(datetime.fromisoformat(text).timestamp() * 1000)
-    except ValueError:
+    except (ValueError, OverflowError):
         raise click.BadParameter(
             f"{text!r} is neither milliseconds since 1970 nor a time such as 2026-11-24T10:00:00+01:00"
         ) from None
@@ -102,6 +134,56 @@ def show_progress(done: int, total: int) -> None:
 
 
 @contextmanager
+def stop_requests() -> Iterator[Callable[[], bool]]:
+    """Within it SIGINT and SIGTERM only ask the job to stop; gives a function that says whether one came. The
+    second one has its usual effect.
+
+    An exception in a call of Spark's JVM, which is where they find the job, would leave tracebacks and no
+    connection to stop the query with.
+    """
+    came = threading.Event()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def usual() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def ask(number: int, frame: object) -> None:
+        came.set()
+        usual()
+
+    for number in before:
+        signal.signal(number, ask)
+    try:
+        yield came.is_set
+    finally:
+        usual()
+
+
+def ended(query: StreamingQuery, asked: Callable[[], bool]) -> bool:
+    """Wait `LOOK_S` for the end of a query, which comes if `asked` says that the job should stop. Raises the
+    error that ended the query."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    try:
+        if query.awaitTermination(LOOK_S):
+            return True
+        if asked():
+            query.stop()
+    except (Py4JError, PySparkException):
+        if not asked():  # otherwise the same signal has ended the JVM
+            raise
+    return asked()
+
+
+def for_job(job: str | None, text: str) -> str:
+    """The text of an error without the option of the source, which jobs do not have."""
+    other = "; --skip-lost reads what is there" if job == "archive" else ""
+    return _SOURCE_OPTION.sub(other, text)
+
+
+@contextmanager
 def one_line() -> Iterator[None]:
     """Report what a job's preparation raises as one line."""
     from batonmq.net.errors import NetError
@@ -112,4 +194,6 @@ def one_line() -> Iterator[None]:
     try:
         yield
     except (ClearError, DataLoss, NetError, MQError, OSError) as error:
-        raise click.ClickException(str(error).splitlines()[0]) from None
+        context = click.get_current_context(silent=True)
+        job = None if context is None else context.info_name
+        raise click.ClickException(for_job(job, str(error).splitlines()[0])) from None

@@ -13,7 +13,7 @@ import click
 
 from batonmq.common.plots import BLUE, GREEN, RED
 from batonmq.spark import report
-from batonmq.spark.command import DIRECTORY, session_for, spark_options
+from batonmq.spark.command import DIRECTORY, one_line, session_for, spark_options
 from batonmq.spark.report import duration, moment
 
 if TYPE_CHECKING:
@@ -131,7 +131,8 @@ def failover_report(
     if out is not None:
         report.new_figure()  # it fails now if the libraries for plots are missing
     session = session_for("failover-report", master, conf)
-    findings = _findings(session, sources, names, window, max_gap, zone)
+    with one_line():
+        findings = _findings(session, sources, names, window, max_gap, zone)
     if as_json:
         click.echo(
             json.dumps(

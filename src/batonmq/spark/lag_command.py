@@ -119,6 +119,8 @@ def lag(
         taken = asyncio.run(_sampled(namesrv, access, groups, topics, checkpoints, samples, every))
     first, last = taken[0], taken[-1]
     if not last.queues:
+        if not (groups or topics):
+            raise click.ClickException("no topic of the checkpoint exists any more")
         raise click.ClickException("no group consumes this topic, and none has offsets of it")
     readers = job.by_reader(last.queues)
     rates = job.rates(first.queues, last.queues, (last.at_ms - first.at_ms) / 1000) if len(taken) > 1 else {}

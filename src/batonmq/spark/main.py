@@ -16,7 +16,7 @@ from batonmq.spark.archive_commands import archive, compact
 from batonmq.spark.bench_command import bench_report
 from batonmq.spark.chaos_command import chaos_report
 from batonmq.spark.cluster_options import cluster_options
-from batonmq.spark.command import check_topic, one_line, session_for, spark_options, topic_option
+from batonmq.spark.command import check_topic, for_job, one_line, session_for, spark_options, topic_option
 from batonmq.spark.failover_command import failover_report
 from batonmq.spark.lag_command import lag
 from batonmq.spark.skew_command import skew
@@ -29,8 +29,19 @@ _OURS = re.compile(r"(?:^|: )batonmq\.[\w.]+: (.+)$", re.MULTILINE)
 """Our error in the text of Spark's error: on a line below a traceback, or after Spark's prefix."""
 
 
-_OF_A_FILE = re.compile(r"^: ((?:java\.(?:io|nio\.file)|org\.apache\.hadoop)\.[\w.]+: .+)$", re.MULTILINE)
-"""An error of a file system, in the text of py4j's error: Spark's Python has no class for it."""
+_OF_A_FILE = re.compile(
+    r"^: (?:java\.lang\.RuntimeException: (?=java\.lang\.ClassNotFoundException: ))?"
+    r"((?:java\.(?:io|nio\.file|lang\.ClassNotFoundException)|org\.apache\.hadoop)[\w.]*: .+)$",
+    re.MULTILINE,
+)
+"""An error of a file system, or that Spark has none for such paths, in the text of py4j's error: Spark's
+Python has no class for it."""
+
+_OF_DATA = re.compile(
+    r"\[[A-Z][\w.]*\] .+?(?=\.? +SQLSTATE: 22)|\[FAILED_READ_FILE[\w.]*\] .+?(?=\.?(?: +SQLSTATE|$))",
+    re.MULTILINE,
+)
+"""Spark's words for a value that does not fit (class 22) or a file that cannot be read, within a text."""
 
 _SQLSTATE = re.compile(r"\.? SQLSTATE: \w+.*")
 
@@ -48,15 +59,19 @@ class Jobs(click.Group):
             found = _OURS.findall(str(error)) or _OF_A_FILE.findall(str(error)) or _of_the_input(error)
             if not found:
                 raise
-            raise click.ClickException(found[-1]) from None
+            raise click.ClickException(for_job(ctx.invoked_subcommand, found[-1])) from None
 
 
 def _of_the_input(error: Exception) -> list[str]:
     """What is wrong with what the user named, according to Spark; empty for any other error."""
-    from pyspark.errors import AnalysisException, PySparkException
+    from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException
 
+    if found := _OF_DATA.findall(str(error)):
+        return found
     condition = (error.getCondition() or "") if isinstance(error, PySparkException) else ""
-    if not isinstance(error, AnalysisException) and not condition.startswith("FAILED_READ_FILE"):
+    # Above the line of the second, the JVM has said what is wrong.
+    known = condition.startswith(("FAILED_READ_FILE", "JAVA_GATEWAY_EXITED"))
+    if not known and not isinstance(error, AnalysisException | IllegalArgumentException):
         return []
     return [_SQLSTATE.sub("", str(error).strip().splitlines()[0])]
 
@@ -138,7 +153,10 @@ def audit(
     if namesrv is not None:
         check_topic(namesrv, topic, access)
     session = session_for("audit", master, conf)
-    log = _log(session, namesrv, topic, access, archived)
+    with one_line():
+        job.check_history(session, history)
+    with one_line():
+        log = _log(session, namesrv, topic, access, archived)
     report = job.audit(session.read.schema(job.HISTORY_SCHEMA).parquet(history), log)
     if as_json:
         click.echo(json.dumps(report.as_dict() | ({"replicas": replicas.as_dict()} if replicas else {})))
@@ -179,7 +197,8 @@ def rollup(
     if namesrv is not None:
         check_topic(namesrv, topic, access)
     session = session_for("rollup", master, conf)
-    log = _log(session, namesrv, topic, access, archived)
+    with one_line():
+        log = _log(session, namesrv, topic, access, archived)
     log = log.select("value", "timestamp").cache()
     console = plain_console()
     gaps = Table("no message from", "to", "ms", title="longest gaps")

@@ -102,7 +102,8 @@ def skew(
     if out is not None:
         report.new_figure()  # it fails now if the libraries for plots are missing
     session = session_for("skew", master, conf)
-    log = _log(session, namesrv, access, topic, archived, stores, from_ms, until_ms)
+    with one_line():
+        log = _log(session, namesrv, access, topic, archived, stores, from_ms, until_ms)
     measured = job.measure(log, by=by, top=top)
     queues = job.empty_queues(measured.queues, known)
     if not measured.messages:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -18,11 +19,14 @@ from batonmq.spark.cluster_options import cluster_options, target_options
 from batonmq.spark.command import (
     DIRECTORY,
     check_topic,
+    ended,
+    is_one_cluster,
     iso_date,
     one_line,
     session_for,
     show_progress,
     spark_options,
+    stop_requests,
     time_ms,
     topic_exists,
     topic_option,
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
 
 _TRANSLATE_S = 10
 """How often a mirror translates the offsets of groups."""
+_ITSELF = "--to-namesrv is the source itself: its messages would be there twice"
 
 
 @click.command()
@@ -84,6 +89,8 @@ def replay(
         check_topic(namesrv, target, access)
     else:
         check_topic(to_namesrv, target, to_access)
+        if target == topic and is_one_cluster(namesrv, access, to_namesrv, to_access):
+            raise click.UsageError(_ITSELF)
     wanted = job.Replay(
         namesrv=namesrv,
         topic=topic,
@@ -199,8 +206,9 @@ def dlq(
 
     Counts them by topic and tag. With --redrive each one goes back to the topic that it was sent to first,
     exactly once: all groups of that topic get it. It also stays among the dead letters. One that does not
-    name its topic is left out. A second run with the same --state continues. The exit code is 1 if there are
-    dead letters and --redrive is not given.
+    name its topic is left out. What is sent is fixed at the first run, and a second run with the same --state
+    continues. For those that died since, give another --state, and their time as --from. The exit code is 1
+    if there are dead letters and --redrive is not given.
     """
     from batonmq.protocol.names import dead_letter_topic
     from batonmq.spark.jobs import dlq as job
@@ -297,10 +305,10 @@ def mirror(
     """
     from batonmq.spark.jobs import mirror as job
 
-    if namesrv == to_namesrv:
-        raise click.UsageError("--to-namesrv is the source itself: its messages would be there twice")
     for topic in topics:
         check_topic(namesrv, topic, access)
+    if is_one_cluster(namesrv, access, to_namesrv, to_access):
+        raise click.UsageError(_ITSELF)
     wanted = job.Mirror(namesrv, to_namesrv, topics, state, groups, access, to_access)
     with one_line():
         lanes = asyncio.run(job.prepare(wanted))
@@ -308,15 +316,24 @@ def mirror(
     query = job.start(
         session, wanted, lanes, every=None if once else every, max_offsets_per_trigger=max_offsets
     )
-    ended, copied = False, 0
-    while not ended:
-        ended = bool(query.awaitTermination(_TRANSLATE_S))
-        with one_line():
-            moved = asyncio.run(_translated(wanted, lanes))
-        rows = sum(progress["numInputRows"] for progress in query.recentProgress)
-        if rows != copied or moved:
-            click.echo(f"{rows:,} messages in the last batches; {moved} offsets of groups moved", err=True)
-        copied = rows
+    over, copied, looked_at = False, 0, time.monotonic()
+    with stop_requests() as asked:
+        while not over:
+            over = ended(query, asked)
+            if asked():
+                click.echo("stopped; the same command goes on", err=True)
+                return
+            if not over and time.monotonic() - looked_at < _TRANSLATE_S:
+                continue
+            looked_at = time.monotonic()
+            with one_line():
+                moved = asyncio.run(_translated(wanted, lanes))
+            rows = sum(progress["numInputRows"] for progress in query.recentProgress)
+            if rows != copied or moved:
+                click.echo(
+                    f"{rows:,} messages in the last batches; {moved} offsets of groups moved", err=True
+                )
+            copied = rows
 
 
 async def _translated(wanted: Mirror, lanes: Sequence[Lane]) -> int:

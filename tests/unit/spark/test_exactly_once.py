@@ -448,6 +448,17 @@ def test_a_ledger_keeps_one_decision_for_each_batch(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "l").iterdir()) == ["0.done", "run"]
 
 
+def test_a_batch_that_another_driver_has_finished_meanwhile_is_not_decided_again(tmp_path: Path) -> None:
+    """The other driver's list is gone then, so that its name is free."""
+    ledger, other = Ledger(tmp_path), Ledger(tmp_path)
+    assert ledger.decided(0) is None and not ledger.is_done(0)
+    other.decide(0, [])
+    other.finish(0)
+    with pytest.raises(LedgerError, match="decided by another driver"):
+        ledger.decide(0, [])
+    assert ledger.decided(0) is None and ledger.unfinished() == []
+
+
 def test_a_ledger_forgets_old_batches(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path)
     for epoch in range(105):
@@ -489,7 +500,9 @@ def test_a_ledger_that_is_ahead_of_the_checkpoint_is_refused(tmp_path: Path) -> 
     ledger.decide(2, [unit(1)])
     ledger.check_last(2)  # Spark repeats the last batch
     ledger.check_last(3)
-    with pytest.raises(LedgerError, match="up to 2: the checkpoint is older"):
+    with pytest.raises(
+        LedgerError, match=r"up to 2: the checkpoint is older .*, or another query is running"
+    ):
         ledger.check_last(1)
 
 

@@ -57,10 +57,19 @@ def test_a_stream_is_where_its_last_committed_batch_ended(tmp_path: Path) -> Non
     assert stream_offsets(checkpoint(tmp_path, batches, [9, 10])) == {"t": {"b:0": 8, "b:1": 2}}
 
 
-@pytest.mark.parametrize("line", ["-", "5", "[]", '{"t":5}', '{"t":{"0":5}}', '{"t":{"b:0":"x"}}', "{"])
+@pytest.mark.parametrize(
+    "line", ["-", "5", "[]", '{"t":5}', '{"t":{"0":5}}', '{"t":{"b:x":5}}', '{"t":{"b:0":"x"}}', "{"]
+)
 def test_offsets_of_other_sources_are_reported(tmp_path: Path, line: str) -> None:
     with pytest.raises(LagError, match="no offsets of format"):
         stream_offsets(checkpoint(tmp_path, {0: line}, [0]))
+
+
+def test_a_damaged_checkpoint_is_reported(tmp_path: Path) -> None:
+    made = checkpoint(tmp_path, {0: "-"}, [0])
+    (made / "offsets" / "0").write_bytes(b"v1\n{}\n\xff\xfe")
+    with pytest.raises(LagError, match="no offsets of format"):
+        stream_offsets(made)
 
 
 def test_what_is_no_checkpoint_is_reported(tmp_path: Path) -> None:

@@ -59,6 +59,14 @@ def test_a_second_run_has_the_window_of_the_first(tmp_path: Path, fixed: list[in
     assert len(fixed) == 1
 
 
+def test_an_empty_window_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages that come later are in the window of the next run."""
+    monkeypatch.setattr(job, "_offsets", lambda _: ({}, {}))
+    assert job.window_of(wanted(tmp_path / "state")).rows == 0
+    monkeypatch.setattr(job, "_offsets", lambda _: ({"T": {"a:0": 0}}, {"T": {"a:0": 3}}))
+    assert job.window_of(wanted(tmp_path / "state")).rows == 3
+
+
 @pytest.mark.parametrize(
     "change", [{"target": "V"}, {"where": "true"}, {"from_ms": 7}, {"keep_queues": True}]
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from collections.abc import Iterator
@@ -249,6 +250,27 @@ def test_a_torn_end_is_named_and_what_is_before_it_is_read(made: Made) -> None:
     assert len(rows(made.root)) == 59
     table = files_of(torn, tuple(TABLE_COLUMNS["files"])).to_pylist()
     assert table[-1]["problem"] == torn.torn and table[0]["problem"] is None
+
+
+@pytest.mark.parametrize("loss", ["file", "contents", "bytes"])
+def test_a_log_that_ends_before_its_consume_queues_is_named(made: Made, loss: str) -> None:
+    """A whole record or a file may be missing: then nothing in the log says so."""
+    made.put(*(b"%d" % i * 50 for i in range(60)))
+    made.store.close()
+    found = inspect(made.root)
+    last, expected = Path(found.files[-1].path), found.files[-1].base
+    if loss == "file":
+        last.unlink()
+    elif loss == "contents":
+        os.truncate(last, 0)
+    else:
+        begin = scan_frames(last.read_bytes())[-2]
+        expected += begin
+        os.truncate(last, begin)
+    cut = inspect(made.root)
+    assert cut.end == expected
+    assert cut.torn is not None and f"the log ends at {expected}" in cut.torn and str(found.end) in cut.torn
+    assert files_of(cut, tuple(TABLE_COLUMNS["files"])).to_pylist()[-1]["problem"] == cut.torn
 
 
 def test_the_unwritten_rest_of_the_last_file_is_not_read(

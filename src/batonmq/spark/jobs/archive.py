@@ -7,6 +7,8 @@ use Spark (or the sink log) ignore its orphaned files.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -25,7 +27,8 @@ COLUMNS = (
     "properties map<string,string>"
 )
 
-
+MUST_HAVE: Final = frozenset({"topic", "date", "broker", "queueId", "queueOffset", "value"})
+"""Columns without which a table is no archive."""
 _LOOK_S: Final = 1
 """How often a query's progress is looked at: Spark keeps that of 100 micro-batches."""
 
@@ -54,11 +57,13 @@ def start(
     every: str | None = None,
     access: Access = OPEN,
     values: BodySchema | None = None,
+    skip_lost: bool = False,
 ) -> StreamingQuery:
     """Start archiving `topic` below `target`, partitioned by topic and store date.
 
     Without `every` the query reads what is there now and ends; with a processing time such as
     ``"10 seconds"`` it runs until it is stopped. `checkpoint` defaults to ``<target>/_checkpoint``.
+    `skip_lost`: messages that are gone are left out, instead of an error.
     With `values` there is also a column ``decoded``; raises `SchemaError`. Raises `ArchiveError` for a
     checkpoint that is not the archive's.
     """
@@ -68,6 +73,8 @@ def start(
     _check_pair(session, str(target), checkpoint)
     options = {"namesrvAddr": namesrv, "subscribe": topic, "startingOffsets": "earliest"}
     options |= access.source_options()
+    if skip_lost:
+        options["failOnDataLoss"] = "false"
     if max_offsets_per_trigger is not None:
         options["maxOffsetsPerTrigger"] = str(max_offsets_per_trigger)
     stream = session.readStream.format("rocketmq").schema(COLUMNS).options(**options).load()
@@ -88,9 +95,17 @@ def start(
 
 def _check_pair(session: SparkSession, target: str, checkpoint: str) -> None:
     """Spark's file sink takes a micro-batch whose number is in the target's log for one that is written
-    already, and writes nothing, whatever the checkpoint says. Raises `ArchiveError` if that would happen."""
+    already, and writes nothing, whatever the checkpoint says. And a checkpoint does not read again what it
+    has written to another target. Raises `ArchiveError` if messages would be missing for one or the other."""
     written = _newest(session, f"{target}/_spark_metadata")
     planned = _newest(session, f"{checkpoint}/offsets")
+    committed = _newest(session, f"{checkpoint}/commits")
+    if committed > written:
+        raise ArchiveError(
+            f"{checkpoint} has written {committed + 1} batches to another directory than {target}, which has "
+            f"{written + 1}: their messages would be missing here. Give --to of the first run, or another "
+            "--checkpoint"
+        )
     if written > planned:
         raise ArchiveError(
             f"{target} has {written + 1} batches of another checkpoint than {checkpoint}, which has "
@@ -110,13 +125,21 @@ def _newest(session: SparkSession, directory: str) -> int:
     return max((int(name) for name in names if name.isdigit()), default=-1)
 
 
-def finish(query: StreamingQuery) -> Archived:
-    """Wait for a query that ends by itself, and count what it wrote. Raises the error that ended it."""
+def finish(
+    query: StreamingQuery,
+    ended: Callable[[StreamingQuery], bool] = lambda query: bool(query.awaitTermination(_LOOK_S)),
+) -> Archived:
+    """Wait for the end of a query, and count what it wrote. Raises the error that ended it. `ended` waits for
+    a moment, and says whether that was the end."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
     rows = batches = took_ms = 0
-    counted, ended = -1, False
-    while not ended:
-        ended = bool(query.awaitTermination(_LOOK_S))
-        for progress in query.recentProgress:
+    counted, over, seen = -1, False, query.recentProgress
+    while not over:
+        over = ended(query)
+        with suppress(Py4JError):  # the JVM may have ended too
+            seen = query.recentProgress
+        for progress in seen:
             if progress["numInputRows"] and progress["batchId"] > counted:
                 counted = progress["batchId"]
                 rows += progress["numInputRows"]
@@ -125,10 +148,26 @@ def finish(query: StreamingQuery) -> Archived:
     return Archived(rows=rows, batches=batches, seconds=took_ms / 1000)
 
 
+def columns(session: SparkSession, path: str) -> list[str]:
+    """The columns of the Parquet files below a directory; none if there is no file, as of a topic that had no
+    message."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        return session.read.parquet(path).columns
+    except AnalysisException as error:
+        if error.getCondition() != "UNABLE_TO_INFER_SCHEMA":
+            raise
+        return []
+
+
 def read(session: SparkSession, path: str, topic: str | None = None) -> DataFrame:
-    """The messages of an archive; `topic`: only this one's."""
+    """The messages of an archive; `topic`: only this one's. Raises `ArchiveError`."""
     from pyspark.sql import functions as F
 
+    missing = MUST_HAVE - set(columns(session, path) or MUST_HAVE)
+    if missing:
+        raise ArchiveError(f"{path} is no archive: it has no column {min(missing)!r}")
     # Without a schema Spark takes the directory topic=007 for the number 7.
     archived = session.read.schema(f"{COLUMNS}, date date").parquet(path)
     return archived if topic is None else archived.where(F.col("topic") == topic)

@@ -20,10 +20,26 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from batonmq.spark.options import ClearError
+
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 HISTORY_SCHEMA = "key string, status string, queue string, offset long, sent_us long, acked_us long"
+
+
+class NoHistory(ClearError):
+    """A table that is no history; the text has the reason."""
+
+
+def check_history(session: SparkSession, path: str) -> None:
+    """Raises `NoHistory` unless the Parquet files have all columns of a history. Read with its schema, other
+    tables would have nulls in their place, and nothing of them would be lost."""
+    there = set(session.read.parquet(path).columns)
+    wanted = [column.split()[0] for column in HISTORY_SCHEMA.split(",")]
+    missing = [name for name in wanted if name not in there]
+    if missing:
+        raise NoHistory(f"{path} is no history of sends: it has no column {missing[0]!r}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from batonmq.spark.jobs.archive import columns
 from batonmq.spark.options import ClearError
 
 if TYPE_CHECKING:
@@ -69,13 +70,18 @@ def run(
     """
     if archive.rstrip("/") == table.rstrip("/"):
         raise CompactError("--archive and --to must differ: a stream may still write to the archive")
+    if not columns(session, archive):
+        return Compacted(0, 0, 0, 0, 0)
     rows = _read(session, archive)
     missing = {*DAY, *ORDER} - set(rows.columns)
     if missing:
         raise CompactError(f"{archive} is no archive: it has no column {sorted(missing)[0]!r}")
+    archived = days(rows)
+    if topic is not None and all(day.topic != topic for day in archived):
+        raise CompactError(f"{archive} has no topic {topic!r}")
     wanted = [
         day
-        for day in days(rows)
+        for day in archived
         if (topic is None or day.topic == topic) and (until is None or day.date <= until)
     ]
     there = days(_read(session, table)) if _is_there(session, table) else []

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from batonmq.client.admin import Admin
 from batonmq.client.reader import QueueReader
@@ -158,7 +159,7 @@ def stream_offsets(checkpoint: Path) -> Offsets:
         raise LagError(f"{checkpoint}: the stream has not committed a micro-batch yet")
     plan = plans / str(max(done))
     try:
-        lines = plan.read_text().splitlines()[2:]  # the version, then the batch's metadata
+        lines = plan.read_text("utf-8", "replace").splitlines()[2:]  # the version, then the batch's metadata
     except OSError as error:
         raise LagError(f"{plan}: {error.strerror}") from None
     found: Offsets = {}
@@ -170,11 +171,15 @@ def stream_offsets(checkpoint: Path) -> Offsets:
     return found
 
 
+_NAME: Final = re.compile(r".+:[0-9]+")
+"""Of a queue: ``broker:id``."""
+
+
 def _source_offsets(line: str) -> Offsets:
     """Empty if the line is another source's. Kafka's connector names queues by their number alone."""
     try:
         given = json.loads(line)
-        if not all(":" in queue for queues in given.values() for queue in queues):
+        if not all(_NAME.fullmatch(queue) for queues in given.values() for queue in queues):
             return {}
         return {
             str(topic): {str(queue): int(offset) for queue, offset in queues.items()}

@@ -18,7 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from batonmq.spark.jobs.audit import HISTORY_SCHEMA
+from batonmq.spark.jobs.audit import HISTORY_SCHEMA, check_history
 from batonmq.spark.jobs.failover import Election
 
 if TYPE_CHECKING:
@@ -85,8 +85,11 @@ def windows_of(elections: Sequence[Election], window_s: float) -> list[Window]:
 
 def read_histories(session: SparkSession, paths: Sequence[Path]) -> DataFrame:
     """Parquet files, or directories of them, as ``producer, broker_set, sent_us, acked_us, status``. One
-    without producers is that of a single producer, named like the path."""
+    without producers is that of a single producer, named like the path. Raises `NoHistory`."""
     from pyspark.sql import functions as F
+
+    for path in paths:
+        check_history(session, str(path.absolute()))
 
     rows = [
         session.read.schema(SCHEMA)

@@ -121,8 +121,8 @@ class Replayed:
 
 
 def window_of(replay: Replay) -> Window:
-    """The window of the first run, or a new one, which is stored. Raises `ReplayError`, `OptionError`,
-    `NetError`, `DataLoss`."""
+    """The window of the first run, or a new one, which is stored unless it is empty. Raises `ReplayError`,
+    `OptionError`, `NetError`, `DataLoss`."""
     path = replay.state / "window.json"
     if path.exists():
         try:
@@ -137,6 +137,8 @@ def window_of(replay: Replay) -> Window:
     start, end = _offsets(replay)
     rows = CHUNK_ROWS if replay.rate is None else min(CHUNK_ROWS, max(1, round(replay.rate * CHUNK_S)))
     window = Window(replay.identity, start, end, rows)
+    if not window.rows:
+        return window
     replay.state.mkdir(parents=True, exist_ok=True)
     replace_file(path, window.to_json())
     return window

@@ -99,6 +99,8 @@ def run(
 
     check_state(restore)
     archived = archive.read(session, restore.archive, restore.topic)
+    if restore.topic is not None and archived.isEmpty():
+        raise RestoreError(f"{restore.archive} has no topic {restore.topic!r}")
     archived = archived.withColumn("date", F.col("date").cast("string"))
     if restore.first_date is not None:
         archived = archived.where(F.col("date") >= restore.first_date)

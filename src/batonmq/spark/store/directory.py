@@ -55,7 +55,8 @@ class StoreLog:
     confirm: int
     """Confirm offset: what is before it, no failover removes."""
     torn: str | None
-    """What lies behind the last whole record and is none; None for nothing, or zeros."""
+    """What lies behind the last whole record and is none, or that consume queues point behind it; None for
+    nothing, or zeros."""
     missing: tuple[str, ...]
     """Files that should be between others and are not there."""
 
@@ -113,13 +114,13 @@ def inspect(root: Path, given_name: str | None = None) -> StoreLog:
     record that a consume queue points to: brokers dispatch what is confirmed, and write the checkpoint less
     often. Without an epoch file brokers have no confirm offset, and let readers read to the end of the log.
     """
+    pointed = _last_pointed(root)  # first: the log of a running broker goes on meanwhile
     files = log_files(root)
     missing = tuple(
         f"{Path(before.path).parent / file_name(before.end)}"
         for before, after in pairwise(files)
         if before.end != after.base
     )
-    pointed = _last_pointed(root)
     end, damage = _find_end(files, pointed)
     confirm = end
     # RocketMQ renames the epoch file to .bak before it renames the new one: a copy may have that alone.
@@ -131,6 +132,11 @@ def inspect(root: Path, given_name: str | None = None) -> StoreLog:
     if damage is not None and damage.reason != "zeros":
         path = next((f.path for f in files if f.base <= damage.physical_offset < f.end), files[-1].path)
         torn = f"{path}: no whole record at {damage.physical_offset}: {damage.reason}; the log ends there"
+    elif sum(pointed) > end:
+        torn = (
+            f"{files[-1].path}: the log ends at {end}, but a consume queue has a message up to "
+            f"{sum(pointed)}: the end of the log is lost, or was copied before the consume queues"
+        )
     return StoreLog(
         root=str(root),
         broker=broker_name(root, given_name),

@@ -86,8 +86,8 @@ class Ledger:
         if last > epoch:
             raise LedgerError(
                 f"batch {epoch} comes again, but {self.path} has later ones, up to {last}: the checkpoint is "
-                "older than this ledger. Put the newer checkpoint back, or delete the ledger: then all rows "
-                "since this checkpoint are written again"
+                "older than this ledger, or another query is running with both. If none is, put the newer "
+                "checkpoint back, or delete the ledger: then all rows since this checkpoint are written again"
             )
 
     def use_group(self, group: str) -> None:
@@ -135,13 +135,17 @@ class Ledger:
         """Decide a batch: the commit point. Raises `LedgerError` if another driver has decided it."""
         body = encode_units(units)
         try:
-            self._create(f"{epoch}{_LIST}", body + zlib.crc32(body).to_bytes(_CRC_SIZE, "big"))
-        except FileExistsError:
-            raise LedgerError(
-                f"batch {epoch} was decided by another driver meanwhile: two queries use {self.path}"
-            ) from None
+            with contextlib.suppress(FileExistsError):
+                self._create(f"{epoch}{_LIST}", body + zlib.crc32(body).to_bytes(_CRC_SIZE, "big"))
+                # The list of a driver that has finished the batch is gone: then this name was free.
+                if not self.is_done(epoch):
+                    return
+                (self.path / f"{epoch}{_LIST}").unlink()
         except OSError as error:
             raise LedgerError(f"the ledger of the sink cannot be written: {reason(error)}") from error
+        raise LedgerError(
+            f"batch {epoch} was decided by another driver meanwhile: two queries use {self.path}"
+        )
 
     def finish(self, epoch: int) -> None:
         """All half messages of the batch are ended: replace the list by a mark, and delete old batches."""
