@@ -148,7 +148,7 @@ async def _to_leader(admin: Admin, controllers: str, header: Header) -> Response
 async def _check_newcomer(admin: Admin, controllers: str, node_id: str, raft: str, rpc: str) -> None:
     """Raise `AdminError` unless that controller of this group listens there and waits to be added.
 
-    A member is not told to begin with an empty directory: it may have voted, and must not forget that.
+    Never advises an empty directory for a member: it may have voted, and must not forget that.
     """
     address = rpc or raft
     group = await members(admin, controllers)
