@@ -6,7 +6,7 @@ invisible times. The other group is ordered. What must hold besides the rest:
 * a record is handed out at most once by pops that were answered: what was not acknowledged comes back as
   another record, in the retry topic;
 * a message whose ack was answered never comes again: there are no more such acks of a key than copies in the
-  log;
+  log, those of revivals that a switch cut in two included (`revivals.py`);
 * everything that was sent comes until it is acknowledged, whatever became of the pops that took it;
 * the ordered group gets a message only if all before it in its queue are acknowledged or in the same batch,
   and gets it again only when its invisible time is over, also from another master.
@@ -36,6 +36,7 @@ from batonmq.protocol.pop import Receipt, parse_receipt, parse_start_offset_info
 from batonmq.routing.session import Session
 from tests.simulation import scenario
 from tests.simulation.cluster import BROKER_NAME, HA_PORT, Node, SimCluster
+from tests.simulation.revivals import all_records, cut_revivals
 from tests.simulation.scenario import Scenario
 from tests.simulation.story import TOPIC, Shape, Story, Violation
 
@@ -301,7 +302,12 @@ class PopScenario(Scenario):
             bounds = masters[0].broker.store.queue_bounds(TOPIC, queue)
             if not set(range(bounds.max_offset)) <= self.ordered_acks.get(queue, set()):
                 return False
-        copies = Counter(self.story.seen.values())
+        master = masters[0]
+        assert master.broker is not None
+        log = all_records(master.broker.store)
+        starts = [entry.start_offset for entry in master.broker.replication.epochs.entries]
+        topic = master.service.part(PopPart).journal.topic
+        copies = Counter(self.story.seen.values()) + cut_revivals(log, starts, topic)
         with self._noting():
             for key, count in self.answered.items():
                 if count > copies[key]:

@@ -9,7 +9,8 @@ from tests.simulation.pop_story import run
 from tests.simulation.story import shape_of
 
 SEEDS = (0, 3, 7, 8)
-"""Few, since each takes 4 to 5 s; ``python -m tests.simulation pop`` runs any number."""
+"""Few, since each takes 4 to 5 s; ``python -m tests.simulation pop`` runs any number. 0 has a revival that a
+switch cut in two (`revivals.py`)."""
 EVER_FAILED = {
     # A mistake of the simulator:
     7102113: "a master whose clock was ahead ended a batch; the next one's had not reached its time",

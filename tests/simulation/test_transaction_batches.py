@@ -16,7 +16,7 @@ SEEDS = [*range(6), 8]
 """8: a power cut left a hole in the index, and a repeated commit delivered a message again."""
 PATIENCE = 12
 """Seeds tried before a mutation counts as unnoticed."""
-NOTICING = {"no-rest": (66, 70)}
+NOTICING = {"no-rest": (13, 30)}
 """Seeds that notice a mutation which none of the first ones does."""
 
 
