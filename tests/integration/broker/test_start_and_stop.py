@@ -3,16 +3,19 @@
 import asyncio
 import errno
 import gc
+import os
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.integration.broker.rig import Starter, configs, program, write_conf
 
 from batonmq.broker.service import BrokerService
-from batonmq.store import commitlog, mapped, queues, store
+from batonmq.store import queues, store
 from batonmq.store.config import FlushDiskType
 from batonmq.store.errors import StoreError
 
@@ -87,20 +90,27 @@ async def test_a_stop_while_queues_are_being_flushed_is_clean(
     assert not (tmp_path / "store" / "abort").exists()
 
 
+def fail_to_sync_the_log(monkeypatch: pytest.MonkeyPatch, error: Callable[[], int | None]) -> None:
+    """Have the opening of a commit log file for its fsync fail with `error`, if there is one."""
+    system_open = os.open
+
+    def open_file(path: str | Path, flags: int, *arguments: Any, **named: Any) -> int:
+        log_file = flags == os.O_RDONLY and Path(path).parent.name == "commitlog"
+        if log_file and (number := error()) is not None:
+            raise OSError(number, os.strerror(number), str(path))
+        return system_open(path, flags, *arguments, **named)
+
+    monkeypatch.setattr(os, "open", open_file)
+
+
 async def test_a_stop_with_too_many_open_files_waits_for_some_to_close(
     start: Starter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other brokers of the process may use them up for a moment; that is no failed disk."""
     errors = [errno.EMFILE] * 3
-
-    def failing(path: Path) -> None:
-        if errors:
-            raise OSError(errors.pop(), "Too many open files", str(path))
-        mapped.sync_path(path)
-
     monkeypatch.setattr(store, "FILES_AGAIN_S", 0.01)
     rig = await start(flush_disk_type=FlushDiskType.ASYNC_FLUSH)
-    monkeypatch.setattr(commitlog, "sync_path", failing)
+    fail_to_sync_the_log(monkeypatch, lambda: errors.pop() if errors else None)
     await rig.send()
     await rig.broker.stop()
     assert not errors
@@ -112,14 +122,10 @@ async def test_a_last_flush_that_is_not_possible_ends_the_stop_in_order(
     start: Starter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
 ) -> None:
     """It says what happened; everything is closed, and the messages are there at the next start."""
-
-    def failing(path: Path) -> None:
-        raise OSError(error, "says the test", str(path))
-
     monkeypatch.setattr(store, "FILES_PATIENCE_S", 0.1)
     rig = await start(flush_disk_type=FlushDiskType.ASYNC_FLUSH)
     await rig.send(b"kept")
-    monkeypatch.setattr(commitlog, "sync_path", failing)
+    fail_to_sync_the_log(monkeypatch, lambda: error)
     expected = StoreError if error == errno.EMFILE else OSError
     says = "files could be opened" if error == errno.EMFILE else "fsync of the commit log failed"
     with pytest.raises(expected, match=says):
