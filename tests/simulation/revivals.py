@@ -20,29 +20,29 @@ def cut_revivals(log: Iterable[MessageExt], epoch_starts: Iterable[int], revive_
     """How often a message was stored again by a revival that the log has without its end, by key.
 
     A master appends the retry messages and then the ack that settles their check point. If its log, as far as
-    the next master has it, ends between them, that one revives the messages as well: both copies come.
+    the next master has it, ends between them, that one revives the messages as well: both copies come. One
+    master revives a message once before it settles the check point.
     `log`: all records, in order; `epoch_starts`: ascending offsets where another master begins.
     """
     names: dict[tuple[str, int, int], str] = {}
-    under_way: Counter[str] = Counter()
+    under_way: set[str] = set()
     cut: Counter[str] = Counter()
     starts = list(epoch_starts)
     for record in log:
         while starts and starts[0] <= record.physical_offset:
             del starts[0]
-            cut += under_way
+            cut.update(under_way)
             under_way.clear()
         key = record.properties.get("KEYS")
         if key is not None:
             names[record.topic, record.queue_id, record.queue_offset] = key
             if record.topic.startswith(RETRY_PREFIX):
-                under_way[key] += 1
+                under_way.add(key)
         elif record.topic == revive_topic and record.tags in (ACK, BATCH_ACK):
             ack = _decode(record.body)
             for offset in (ack.offsets or [ack.offset]) if ack.by_broker else ():
                 revived = names.get((ack.topic, ack.queue_id, offset))
-                if revived is not None and under_way[revived]:
-                    under_way[revived] -= 1
+                under_way.discard(revived or "")
     return cut
 
 
