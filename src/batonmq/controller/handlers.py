@@ -27,46 +27,32 @@ from batonmq.common.config import ConfigError, changeable_keys, parse_properties
 from batonmq.common.config_loader import canonical, known_to, update
 from batonmq.common.config_values import to_properties
 from batonmq.controller import events, queries
+from batonmq.controller.answers import NOT_LEADER_REPLY, to_reply, too_large
 from batonmq.controller.config import ControllerConfig, Topology
 from batonmq.controller.effects import Outcome
 from batonmq.controller.forwarding import Forwarding
-from batonmq.controller.heartbeats import (
-    DEFAULT_TIMEOUT_MS,
-    FORWARDED,
-    FORWARDED_SINCE,
-    LOWEST_PRIORITY,
-    NO_EPOCH,
-    NO_OFFSET,
-    UNKNOWN_SESSION,
-)
 from batonmq.controller.machine import ControllerMachine
 from batonmq.controller.membership import VOTER, Membership, leader_fields
 from batonmq.controller.proposer import NOT_LEADER, Proposer
 from batonmq.controller.reads import Reads
-from batonmq.controller.replicas import FIRST_BROKER_ID, BrokerSet
-from batonmq.controller.sessions import Sessions
-from batonmq.net.connection import Connection
+from batonmq.controller.replicas import FIRST_BROKER_ID
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.protocol.bodies.controller import decode_broker_names, decode_sync_state_set
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import controller as wire
-from batonmq.protocol.headers.namesrv import BrokerHeartbeat, BrokerHeartbeatReply
+from batonmq.protocol.headers.namesrv import BrokerHeartbeat
 from batonmq.protocol.json import encode
 from batonmq.protocol.registry import Header
 
 log = logging.getLogger(__name__)
 
-MAX_HEARTBEAT_BYTES = 4_096
-"""Header fields of a heartbeat; names have 255 characters at most, each perhaps an escape of six."""
 MAX_NAME = 255
 """Characters of the names of clusters and broker sets, as of topics; more would not fit into heartbeats."""
 MAX_WRITE_BYTES = 1 << 20
 """Header fields and body of any other write."""
 MAX_ID_GAP = 1_000
 """So far beyond the next broker id may be claimed: ids of another controller's group have gaps."""
-HEARTBEAT_DONE = Reply(code=0, remark="Heart beat success")
-_NOT_LEADER = Reply(code=NOT_LEADER.code, remark=NOT_LEADER.remark)
 
 
 class Controller(Protocol):
@@ -78,7 +64,6 @@ class Controller(Protocol):
     machine: ControllerMachine
     proposer: Proposer
     reads: Reads
-    sessions: Sessions[Connection]
     forwarding: Forwarding
 
     @property
@@ -88,39 +73,11 @@ class Controller(Protocol):
     @property
     def leader_id(self) -> str | None: ...
     def leader_now_ms(self) -> int: ...
-    def entry_version(self) -> int:
-        """Of the entries that this controller writes as leader."""
-
-    def monotonic_ms(self) -> int:
-        """Of `RunningTime`."""
-
-    def heartbeat_came(self, broker_name: str, broker_id: int, *, forwarded: bool) -> None:
-        """A broker lives, whether or not its heartbeat is in the log yet."""
-
-    def reported_silent(self, broker_name: str, reporter_id: int, master_epoch: int) -> None:
-        """A replica receives nothing from the master of this epoch."""
-
     def decided(self, outcome: Outcome) -> None:
         """Acts on the effects of an outcome."""
 
     async def update_config(self, config: ControllerConfig, changes: Mapping[str, str]) -> None:
         """Puts another configuration into force and into its file."""
-
-
-def to_reply(outcome: Outcome) -> Reply:
-    body = outcome.body
-    return Reply(outcome.header, b"" if body is None else encode(body), outcome.code, outcome.remark)
-
-
-def _answer_heartbeat(
-    request: Request, forwarded: bool | None, broker_set: BrokerSet, outcome: Outcome
-) -> None:
-    if outcome.code:
-        request.reply(to_reply(outcome))
-    elif forwarded:
-        request.reply(Reply(BrokerHeartbeatReply(broker_set.master_epoch), remark=HEARTBEAT_DONE.remark))
-    else:
-        request.reply(HEARTBEAT_DONE)
 
 
 class Handlers:
@@ -132,7 +89,6 @@ class Handlers:
     def register(self, dispatcher: Dispatcher) -> None:
         for header, event in WRITES.items():
             dispatcher.on(header, partial(self._write, event))
-        dispatcher.on(BrokerHeartbeat, self.on_heartbeat)
         dispatcher.on(wire.ForwardToLeader, self.on_forward)
         for header, read in CONSISTENT_READS.items():
             dispatcher.on(header, partial(self._consistent_read, read))
@@ -151,10 +107,10 @@ class Handlers:
     def _write(self, event: MakeEvent, request: Request, header: Any) -> Reply | None:
         controller = self._controller
         if not controller.leading:
-            return _NOT_LEADER
+            return NOT_LEADER_REPLY
         size = len(request.command.raw_ext) + len(request.command.body)
         if size > MAX_WRITE_BYTES:
-            raise _too_large(size, MAX_WRITE_BYTES)
+            raise too_large(size, MAX_WRITE_BYTES)
 
         def answer(outcome: Outcome) -> None:
             if outcome.effects:
@@ -163,80 +119,6 @@ class Handlers:
 
         controller.proposer.submit(event(controller, request, header), answer)
         return None
-
-    def on_heartbeat(self, request: Request, header: BrokerHeartbeat) -> Reply | None:
-        """A write like the others, but it shares an event with other brokers' heartbeats, and a follower
-        remembers over which connection it came. A heartbeat that changes nothing but its time is answered
-        before it is in the log, as long as the log keeps up."""
-        controller = self._controller
-        broker_id = header.broker_id
-        if broker_id is None:
-            return Reply(
-                code=int(ResponseCode.CONTROLLER_INVALID_REQUEST), remark="Heart beat with empty brokerId"
-            )
-        if len(request.command.raw_ext) > MAX_HEARTBEAT_BYTES:
-            raise _too_large(len(request.command.raw_ext), MAX_HEARTBEAT_BYTES)
-        broker_set = controller.machine.broker_sets.get(header.broker_name)
-        if broker_set is None or broker_id not in broker_set.replicas:
-            if not controller.leading:
-                return _NOT_LEADER
-            return Reply(
-                code=int(ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED),
-                remark=f"replica {broker_id} of broker set {header.broker_name} is not registered",
-            )
-        if header.cluster_name != broker_set.cluster_name:
-            # It must not count for the broker of that name, nor its connection: a new leader would take the
-            # connection for the broker's.
-            return Reply(
-                code=int(ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED),
-                remark=f"broker set {header.broker_name} belongs to cluster {broker_set.cluster_name}, not "
-                f"{header.cluster_name}",
-            )
-        if header.forwarded:
-            if controller.leading and controller.entry_version() < FORWARDED_SINCE:
-                raise MQError(
-                    ResponseCode.SYSTEM_BUSY,
-                    "controllers of version 0.1.0 in the group read no such heartbeat",
-                )
-            session_id = FORWARDED
-        else:
-            session = controller.sessions.of(request.connection)
-            session.brokers[header.broker_name, broker_id] = controller.monotonic_ms()
-            session_id = session.id
-        if not controller.leading:
-            return _NOT_LEADER
-        timeout_ms = header.heartbeat_timeout_mills
-        beat = events.Beat(
-            header.cluster_name,
-            header.broker_name,
-            broker_id,
-            header.broker_addr,
-            session_id,
-            timeout_ms if timeout_ms is not None and timeout_ms > 0 else DEFAULT_TIMEOUT_MS,
-            NO_EPOCH if header.epoch is None else header.epoch,
-            NO_OFFSET if header.max_offset is None else header.max_offset,
-            NO_OFFSET if header.confirm_offset is None else header.confirm_offset,
-            LOWEST_PRIORITY if header.election_priority is None else header.election_priority,
-        )
-
-        at_once = self._changes_nothing(broker_set, beat) and controller.proposer.keeps_up
-        answer = None if at_once else partial(_answer_heartbeat, request, header.forwarded, broker_set)
-        controller.proposer.submit_beat(beat, answer)
-        controller.heartbeat_came(header.broker_name, broker_id, forwarded=bool(header.forwarded))
-        if header.silent_master_epoch is not None:
-            controller.reported_silent(header.broker_name, broker_id, header.silent_master_epoch)
-        return HEARTBEAT_DONE if at_once else None
-
-    def _changes_nothing(self, broker_set: BrokerSet, beat: events.Beat) -> bool:
-        """Whether the broker sending `beat` is alive anyway, and over this connection."""
-        live = broker_set.live.get(beat.broker_id)
-        return (
-            live is not None
-            and beat.session > UNKNOWN_SESSION  # not forwarded: such an answer has the master epoch
-            and live.session == beat.session
-            and broker_set.master_id is not None  # or it may become master by this
-            and live.is_alive(self._controller.leader_now_ms())
-        )
 
     # -- reads ---------------------------------------------------------------------------------------------
 
@@ -268,7 +150,7 @@ class Handlers:
         leader_id = controller.leader_id
         address = controller.membership.rpc_address(leader_id)
         if leader_id is None or address is None or leader_id == controller.topology.self_id:
-            return _NOT_LEADER
+            return NOT_LEADER_REPLY
         return Reply(
             code=NOT_LEADER.code,
             remark=f"{remark}; ask {leader_id} at {address}",
@@ -379,12 +261,6 @@ def _alter(_: Controller, request: Request, header: wire.AlterSyncStateSet) -> e
         header.master_epoch,
         body.sync_state_set,
         body.sync_state_set_epoch,
-    )
-
-
-def _too_large(size: int, most: int) -> MQError:
-    return MQError(
-        ResponseCode.CONTROLLER_INVALID_REQUEST, f"a request of {size} bytes; {most} are more than it needs"
     )
 
 
@@ -500,7 +376,7 @@ WRITES: Mapping[type[Header], MakeEvent] = MappingProxyType(
         wire.CleanBrokerData: _clean,
     }
 )
-"""Request -> the event it becomes; heartbeats (`Handlers.on_heartbeat`) are writes too. The controller's own
+"""Request -> the event it becomes; heartbeats (`heartbeat_handler.py`) are writes too. The controller's own
 writes, from its timers and connections, are in `leadership.py`."""
 
 CONSISTENT_READS: Mapping[type[Header], Read] = MappingProxyType(

@@ -6,18 +6,20 @@ connection it came over, so that the closing of an old connection cannot kill a 
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
-DEFAULT_TIMEOUT_MS = 10_000
+DEFAULT_TIMEOUT_MS: Final = 10_000
 """Used when a heartbeat names no timeout (Java: DEFAULT_BROKER_CHANNEL_EXPIRED_TIME)."""
-NO_EPOCH = -1
-NO_OFFSET = -1
-LOWEST_PRIORITY = 2**31 - 1
+NO_EPOCH: Final = -1
+NO_OFFSET: Final = -1
+LOWEST_PRIORITY: Final = 2**31 - 1
 """Lower numbers are preferred; a heartbeat without priority comes last (Java: Integer.MAX_VALUE)."""
-UNKNOWN_SESSION = 0
-FORWARDED = -1
+UNKNOWN_SESSION: Final = 0
+FORWARDED: Final = -1
 """Session of a heartbeat that another controller passed on."""
-FORWARDED_SINCE = 2
+FORWARDED_SINCE: Final = 2
 """First `events.ENTRY_VERSION` whose controllers know FORWARDED."""
 
 

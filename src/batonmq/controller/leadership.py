@@ -95,7 +95,11 @@ class Leadership:
         """The leader's time: the wall clock as of when it was elected, and steady from there on. It stands
         still while this process does (`RunningTime`): heartbeats wait unread in a pause, so it must not count
         as silence."""
-        return self._began_wall_ms + self.led_ms()
+        return self.leader_ms(self._running.now_ms())
+
+    def leader_ms(self, running_ms: int) -> int:
+        """The leader's time at a reading of `RunningTime`."""
+        return self._began_wall_ms + running_ms - self._began_running_ms
 
     def led_ms(self) -> int:
         """For how long it has led, without pauses of this process."""

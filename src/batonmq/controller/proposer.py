@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias, cast
+from typing import Final, Protocol, TypeAlias, cast
 
 from batonmq.controller import events
 from batonmq.controller.effects import Outcome
@@ -20,21 +20,21 @@ from batonmq.raft.errors import NotLeader, Overloaded, RaftError, TransferInProg
 
 log = logging.getLogger(__name__)
 
-PIPELINE = 2
+PIPELINE: Final = 2
 """Entries under way at once: the second travels while the first is on the disks."""
-MIN_BATCH = 32
+MIN_BATCH: Final = 32
 """Events that make another entry while one is under way. On all three controllers together an entry costs
 some 1,000 µs of processor time, each event in it some 20: larger batches would gain little."""
-MAX_EVENTS = 2_048
+MAX_EVENTS: Final = 2_048
 """Events of one entry; applying them blocks the loop for some 10 µs each."""
-MAX_BEATS = 512
-"""Heartbeats of one event: those of `MAX_HEARTBEAT_BYTES` (handlers.py) fit into an entry."""
-ANSWERED_WAIT_S = 0.02
+MAX_BEATS: Final = 512
+"""Heartbeats of one event: those of `MAX_HEARTBEAT_BYTES` (heartbeat_handler.py) fit into an entry."""
+ANSWERED_WAIT_S: Final = 0.02
 """How long a heartbeat that was answered already waits for others: little beside the brokers' timeouts."""
-PROMPT_S = 0.3
+PROMPT_S: Final = 0.3
 """The log keeps up while no entry is under way for longer: more than an entry takes on a busy disk, part
 of the 0.9 s in which a broker expects an answer."""
-MAX_ENTRY_BYTES = 3 << 20
+MAX_ENTRY_BYTES: Final = 3 << 20
 """An entry that would be larger is made several; below `RaftConfig.max_proposal_bytes`."""
 
 Callback = Callable[[Outcome], None]

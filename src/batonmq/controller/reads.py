@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from batonmq.controller.effects import Outcome
 from batonmq.controller.proposer import NOT_LEADER
@@ -17,9 +17,9 @@ from batonmq.raft.errors import NodeStopped, NotLeader, RaftError, ReplicaLaggin
 
 log = logging.getLogger(__name__)
 
-PIPELINE = 2
+PIPELINE: Final = 2
 """Barriers under way at once."""
-MIN_BATCH = 32
+MIN_BATCH: Final = 32
 """Reads that begin another barrier while one is under way. On all three controllers together a barrier costs
 as much processor time as some 30 reads."""
 

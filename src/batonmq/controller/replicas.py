@@ -12,13 +12,13 @@ Names and numbers follow RocketMQ's controller mode (RIP-44): ids start at 1, ep
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
 from batonmq.controller.heartbeats import LiveBroker
 
-FIRST_BROKER_ID = 1
+FIRST_BROKER_ID: Final = 1
 Epoch: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 """Rises by one: no real epoch is so large, and a larger one could not be encoded."""
 

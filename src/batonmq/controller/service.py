@@ -19,6 +19,7 @@ from batonmq.controller.effects import Outcome
 from batonmq.controller.eventlog import EventLog, EventSink
 from batonmq.controller.forwarding import Forwarding
 from batonmq.controller.handlers import FORWARDABLE, Handlers
+from batonmq.controller.heartbeat_handler import HeartbeatHandler
 from batonmq.controller.leadership import Leadership
 from batonmq.controller.machine import ControllerMachine
 from batonmq.controller.membership import JOINING, REMOVED, Membership, founders
@@ -222,6 +223,16 @@ class ControllerService:
         self.leadership.start(self.proposer, self.notices, self.suspicion, self.events)
         self._tick()
         Handlers(self).register(dispatcher)
+        heartbeats = HeartbeatHandler(
+            self.machine,
+            self.leadership,
+            self._running,
+            self.sessions,
+            self.proposer,
+            self.suspicion,
+            self.entry_version,
+        )
+        heartbeats.register(dispatcher)
         limits = Limits(max_connections=self._affordable_connections())
         dispatcher.intercept(Interceptor(closed=self.leadership.connection_closed))
         key = "controllerDLegerPeers" if topology.shared_port else "jRaftControllerRPCAddr"
@@ -368,22 +379,12 @@ class ControllerService:
     def leader_now_ms(self) -> int:
         return self.leadership.now_ms()
 
-    def heartbeat_came(self, broker_name: str, broker_id: int, *, forwarded: bool) -> None:
-        self.suspicion.heartbeat_came(broker_name, broker_id, forwarded=forwarded)
-
-    def reported_silent(self, broker_name: str, reporter_id: int, master_epoch: int) -> None:
-        self.leadership.reported_silent(broker_name, reporter_id, master_epoch)
-
     def entry_version(self) -> int:
         """Of the entries that this controller writes as leader."""
         return max(self.machine.written_version, self.node.common_entry_version)
 
     def decided(self, outcome: Outcome) -> None:
         self.leadership.decided(outcome)
-
-    def monotonic_ms(self) -> int:
-        """This node's own running time, whoever leads."""
-        return self._running.now_ms()
 
     def _on_role_change(self, role: Role, term: int, leader_id: str | None) -> None:
         self.leadership.role_changed(role, term)

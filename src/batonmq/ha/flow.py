@@ -3,9 +3,11 @@ and how much may be under way to a slave that catches up."""
 
 from __future__ import annotations
 
-BURST_S = 0.1
+from typing import Final
+
+BURST_S: Final = 0.1
 """What may be sent at once after a pause, as a time at the full rate."""
-PIECE_BYTES = 4096
+PIECE_BYTES: Final = 4096
 """Less than this is not worth a frame: wait until as much may be sent."""
 
 
@@ -37,13 +39,13 @@ class FlowControl:
         return max(1, round((PIECE_BYTES - self._level) / self._per_ms))
 
 
-LEAST_WINDOW = 256 * 1024
+LEAST_WINDOW: Final = 256 * 1024
 """Bytes; as much as one loop turn sends."""
-FORGET_US = 5_000_000
-FORGET_ROUNDS = 100
+FORGET_US: Final = 5_000_000
+FORGET_ROUNDS: Final = 100
 """The shortest round trip is measured again when none was about as short for both of these: the line may have
 become longer, or a disk slower."""
-MEASURING_ROUNDS = 8
+MEASURING_ROUNDS: Final = 8
 """With the least window: with more under way, a round trip is longer because of that."""
 
 

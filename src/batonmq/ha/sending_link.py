@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from batonmq.ha.flow import FlowControl, Window
 from batonmq.ha.link import Link
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from batonmq.ha.port import ReplicatedLog
     from batonmq.ha.security import LinkSecurity
 
-TURN_BYTES = 256 * 1024
+TURN_BYTES: Final = 256 * 1024
 """What one loop turn sends to a slave that catches up. Producers wait that long for their answers: with 1 MiB
 their p99 is half as long again, with less the slave catches up no slower."""
 MAP_REMAINS = frozenset({errno.ENOENT, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM})

@@ -8,14 +8,14 @@ timeout period however many calls were made in it, and a call costs a dict entry
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from batonmq.net.errors import CallTimeout, NetError
 
 if TYPE_CHECKING:
     from batonmq.protocol.frame import Command
 
-OPAQUE_MAX = 0x7FFF_FFFF
+OPAQUE_MAX: Final = 0x7FFF_FFFF
 """`opaque` is a Java int; we count through its positive half and start again."""
 
 

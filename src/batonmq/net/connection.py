@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Container, Iterable
-from typing import cast
+from typing import Final, cast
 
 import msgspec
 
@@ -32,13 +32,13 @@ from batonmq.protocol.signing import Credentials
 log = logging.getLogger(__name__)
 
 SUCCESS_ONLY: Container[int] = frozenset({int(ResponseCode.SUCCESS)})
-_SILENT_CALL_MS = 1000
+_SILENT_CALL_MS: Final = 1000
 """A call with at least this timeout during which not one byte came closes its connection: the peer may be
 gone (power, partition), and TCP takes minutes to notice."""
-_JOIN_BELOW = 64 * 1024
+_JOIN_BELOW: Final = 64 * 1024
 """Output of a turn up to this size is joined into one buffer: measured cheaper than a gathered write of many
 small frames. Larger output is large bodies, which are not to be copied."""
-_LONG_S = 0.0005
+_LONG_S: Final = 0.0005
 """When the requests of one read have taken so long, the answers leave and the rest waits for the next turn of
 the loop: the peer can go on meanwhile, and other connections have their turn."""
 

@@ -6,6 +6,7 @@ Source: the `RequestCode`, `ResponseCode`, `LanguageCode` and `*SysFlag` tables 
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Final
 
 
 class RequestCode(IntEnum):
@@ -288,8 +289,8 @@ class LanguageCode(IntEnum):
 
 
 # Frame flags (field ``flag``).
-FLAG_RESPONSE = 1
-FLAG_ONEWAY = 2
+FLAG_RESPONSE: Final = 1
+FLAG_ONEWAY: Final = 2
 
 
 class MessageSysFlag:
@@ -333,7 +334,7 @@ class ExpressionType:
     """Conditions on properties."""
 
 
-ALL_TAGS = "*"
+ALL_TAGS: Final = "*"
 """The expression of tags that every message matches."""
 
 
@@ -360,5 +361,5 @@ class Perm:
     PRIORITY = 0x8
 
 
-MASTER_ID = 0
+MASTER_ID: Final = 0
 """The broker id that means master in routes and registrations."""

@@ -18,16 +18,16 @@ from batonmq.protocol.errors import FrameError, MQError
 from batonmq.protocol.json_header import JsonHeader
 from batonmq.protocol.versions import PROTOCOL_VERSION
 
-MAX_FRAME_LENGTH = 16 * 1024 * 1024
+MAX_FRAME_LENGTH: Final = 16 * 1024 * 1024
 """Bytes of a whole frame, its length field included; Netty's limit in RocketMQ."""
 
-SHORT_BODY = 64 * 1024
+SHORT_BODY: Final = 64 * 1024
 """Bytes of a body that is cheap to copy. A longer one is most of what was read with it."""
 _PYTHON = int(LanguageCode.PYTHON)
 _OTHER = int(LanguageCode.OTHER)
-BINARY_BIT = 1 << 24
+BINARY_BIT: Final = 1 << 24
 """Of the word that holds the header's length: the header is in the binary form."""
-BINARY_MIN_HEADER = 21
+BINARY_MIN_HEADER: Final = 21
 """Bytes of a binary header without remark and fields."""
 BINARY_HEAD = struct.Struct(">IIhbhiiI")
 """How a frame with a binary header begins: frame length, serialisation and header length, code, language,

@@ -15,7 +15,7 @@ replica it is:
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from batonmq.protocol.ha_frames import Body, HAFrameError, begins_with_proof
 
@@ -24,7 +24,7 @@ _TRANSFER = struct.Struct(">qi")
 
 REPORT_SIZE = _REPORT.size
 TRANSFER_HEADER_SIZE = _TRANSFER.size
-MAX_BODY_SIZE = 1 << 30
+MAX_BODY_SIZE: Final = 1 << 30
 """Largest body of one transfer frame: RocketMQ's largest commit log file."""
 
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 _SLAVE_HANDSHAKE = struct.Struct(">ihhq")
 _ACK = struct.Struct(">iq")
@@ -43,14 +43,14 @@ TRANSFER_HEADER_SIZE = _TRANSFER.size
 PROOF_MARK = int.from_bytes(b"BMQP", "big")
 """Stands where other frames have their state, and is none of `HAState`. The last letter is the version of the
 three frames: the next one is Q."""
-NONCE_SIZE = 32
-PROOF_SIZE = 32
+NONCE_SIZE: Final = 32
+PROOF_SIZE: Final = 32
 GREETING_SIZE = _GREETING.size
 CHALLENGE_SIZE = _CHALLENGE.size
 
-MAX_EPOCHS = 100_000
+MAX_EPOCHS: Final = 100_000
 """Longest epoch list a slave accepts; bounds the memory of a handshake."""
-MAX_BODY_SIZE = 1 << 30
+MAX_BODY_SIZE: Final = 1 << 30
 """Largest body of one transfer frame: RocketMQ's largest commit log file."""
 
 

@@ -6,6 +6,7 @@ Source: `TopicValidator`, `NamespaceUtil` and `MixAll` of Apache RocketMQ 5.
 from __future__ import annotations
 
 import re
+from typing import Final
 
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
@@ -15,9 +16,9 @@ GROUP_MAX_LENGTH = 120
 """A group's name must leave room for the prefixes of its retry topics."""
 RETRY_TOPIC_MAX_LENGTH = 255
 
-RETRY_PREFIX = "%RETRY%"
+RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
-LIGHT_PREFIX = "%LMQ%"
+LIGHT_PREFIX: Final = "%LMQ%"
 """How the names of light queues begin, and of groups that consume them without being created."""
 NAMESPACE_SEPARATOR = "%"
 SYSTEM_TOPIC_PREFIX = "rmq_sys_"
@@ -26,23 +27,23 @@ SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 TOOLS_GROUP = "TOOLS_CONSUMER"
 """The group of administrators' tools."""
 
-AUTO_CREATE_TOPIC = "TBW102"
+AUTO_CREATE_TOPIC: Final = "TBW102"
 """The template of topics that are created by the first message for them."""
 DEFAULT_TOPIC_QUEUES = 4
 """Queues that clients ask for, and use, of such a topic (RocketMQ's `defaultTopicQueueNums`)."""
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 BENCHMARK_TOPIC = "BenchmarkTest"
-TRANS_HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
-TRANS_OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-TRANS_CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+TRANS_HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+TRANS_OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+TRANS_CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
 OFFSET_MOVED_EVENT = "OFFSET_MOVED_EVENT"
-TIMER_TOPIC = "rmq_sys_wheel_timer"
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 """Where messages with an exact time of delivery wait."""
-TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
+TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
 """The group whose offsets say how far half and op messages are checked."""
-REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
+REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
 """The group whose offsets say how far checkpoints and acks of pop consumers are settled."""
 CHECKPOINT_TOPIC = "CHECKPOINT_TOPIC"
 

@@ -16,14 +16,14 @@ from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.names import RETRY_PREFIX, pop_retry_topic
 
-ORDER_REVIVE_QUEUE = 999
+ORDER_REVIVE_QUEUE: Final = 999
 """The revive queue of an ordered pop's receipt: its state is no check point."""
-MAX_MESSAGES = 32
+MAX_MESSAGES: Final = 32
 """Of one pop."""
 NORMAL, RETRY_V1, RETRY_V2 = "0", "1", "2"
 """Retry flags: which topic a message is stored in."""
-_MAX_I64 = 2**63 - 1
-_MAX_I32 = 2**31 - 1
+_MAX_I64: Final = 2**63 - 1
+_MAX_I32: Final = 2**31 - 1
 
 
 class Receipt(NamedTuple):

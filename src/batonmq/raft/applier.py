@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from batonmq.raft.errors import ForeignEntry, ProposalLost
 from batonmq.raft.messages import Entry, Kind, Members, Snapshot, SnapshotMeta
 from batonmq.raft.proposals import Proposals
 
-_APPLY_PER_TURN = 1_000
+_APPLY_PER_TURN: Final = 1_000
 """Entries applied before other callbacks of the loop get a chance."""
 
 

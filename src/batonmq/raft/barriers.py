@@ -12,7 +12,7 @@ from typing import TypeAlias
 from batonmq.raft.applier import Applier
 from batonmq.raft.config import RaftConfig
 from batonmq.raft.core import RaftCore
-from batonmq.raft.errors import NodeStopped, NotLeader, ReplicaLagging
+from batonmq.raft.errors import NodeStopped, NotLeader, ReadUnavailable, ReplicaLagging
 from batonmq.raft.proposals import fail
 from batonmq.raft.state import Role
 
@@ -32,8 +32,8 @@ class Barriers:
         self.unasked: Waiting = []
         """Those of this turn."""
         self._asked: dict[int, Waiting] = {}
-        self.held: list[tuple[int, Waiting]] = []
-        """(index, reads) that wait until the index is applied."""
+        self.held: list[tuple[int, int, Waiting]] = []
+        """(number of their request, index, reads) that wait until the index is applied."""
 
     def add(self, future: asyncio.Future[None]) -> None:
         self.unasked.append(future)
@@ -50,34 +50,40 @@ class Barriers:
         """The reads of this request; none if they gave up. Those that may go on are given to ``hold``."""
         return self._asked.pop(number, [])
 
-    def hold(self, index: int, waiting: Waiting) -> None:
-        """The reads return once ``index`` is applied."""
-        self.held.append((index, waiting))
+    def hold(self, number: int, index: int, waiting: Waiting) -> None:
+        """The reads of this request return once ``index`` is applied."""
+        self.held.append((number, index, waiting))
 
     def applied(self, index: int) -> None:
         """All up to ``index`` is applied."""
         if not self.held:
             return
-        later: list[tuple[int, Waiting]] = []
-        for wanted, waiting in self.held:
-            if wanted > index:
-                later.append((wanted, waiting))
+        later: list[tuple[int, int, Waiting]] = []
+        for each in self.held:
+            if each[1] > index:
+                later.append(each)
                 continue
-            for future in waiting:
+            for future in each[2]:
                 if not future.done():
                     future.set_result(None)
         self.held = later
 
-    def forget(self, number: int) -> bool:
-        """The reads of this request give up; returns whether any still waited."""
-        return self._asked.pop(number, None) is not None
+    def expire(self, number: int) -> Waiting:
+        """The time of this request's reads is up; those that still wait."""
+        late = self._asked.pop(number, [])
+        for each in self.held:
+            if each[0] == number:
+                late += each[2]
+        if late:
+            self.held = [each for each in self.held if each[0] != number]
+        return late
 
     def give_up(self) -> Waiting:
         """All that wait for anything; the caller fails them."""
         everyone = [*self.unasked]
         for waiting in self._asked.values():
             everyone += waiting
-        for _, waiting in self.held:
+        for _, _, waiting in self.held:
             everyone += waiting
         self.unasked, self._asked, self.held = [], {}, []
         return everyone
@@ -94,7 +100,8 @@ class ReadBarriers:
         self.barriers = Barriers(first_number)
 
     def add(self) -> asyncio.Future[None]:
-        """A new read, which is asked for in the next turn. Raises NotLeader or ReplicaLagging."""
+        """A new read, which is asked for in the next turn. Raises NotLeader or ReplicaLagging. The future
+        fails with one of these, or with ReadUnavailable after ``read_timeout_ms``."""
         core = self._core
         if core.leader_id is None:
             raise NotLeader(None)
@@ -112,8 +119,10 @@ class ReadBarriers:
             self._loop.call_later(self._config.read_timeout_ms / 1000, self._expire, number)
 
     def _expire(self, number: int) -> None:
-        if self.barriers.forget(number):
+        late = self.barriers.expire(number)
+        if late:
             self._core.reads.forget(number)
+            fail(late, ReadUnavailable("no quorum confirmed the read in time"))
 
     def answered(self, number: int, index: int | None) -> None:
         """The core's answer: the index that the reads must see, or None if it refuses them."""
@@ -124,7 +133,7 @@ class ReadBarriers:
             # Only the leader's answer shows how far a follower is behind that was cut off.
             fail(waiting, ReplicaLagging(f"{index - self._applier.index} entries behind"))
         else:
-            self.barriers.hold(index, waiting)
+            self.barriers.hold(number, index, waiting)
 
     def _lags_behind(self, index: int) -> bool:
         """Whether a read that must see ``index`` had better go to the leader (``max_read_lag``)."""

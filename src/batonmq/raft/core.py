@@ -21,7 +21,7 @@ Sections in comments are those of the dissertation.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from batonmq.raft.config import RaftConfig
 from batonmq.raft.election import Election
@@ -63,7 +63,7 @@ from batonmq.raft.snapshot_receiver import SnapshotReceiver
 from batonmq.raft.state import HardState, Offer, Ready, Role, Save
 from batonmq.raft.transfer import Transfer
 
-MAX_TERM_STEP = 1 << 32
+MAX_TERM_STEP: Final = 1 << 32
 """No node misses more elections than this. A term is kept for good, so one that is further ahead, which only
 a forged message can have, is not followed: a few of them would use up all numbers."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Final, Protocol
 
 from batonmq.raft.config import RaftConfig
 
-EARLY_ATTEMPTS = 3
+EARLY_ATTEMPTS: Final = 3
 """How often a follower that knows its leader to be gone asks for votes soon, before it waits as usual."""
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from batonmq.raft.messages import Heartbeat, HeartbeatReply
 from batonmq.raft.progress import Progress
 from batonmq.raft.quorum import majority, reached_by_majority
@@ -11,7 +13,7 @@ from batonmq.raft.server import Server
 from batonmq.raft.state import Role
 from batonmq.raft.transfer import Transfer
 
-ASK_ALL_MS = 10
+ASK_ALL_MS: Final = 10
 """How long a round that asks a bare majority may take; then all are asked. Between data centres of one region
 a round trip takes 1 or 2 ms."""
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from operator import attrgetter
+from typing import Final
 
 from batonmq.raft.messages import Entry
 
-_ENTRY_OVERHEAD_BYTES = 16
+_ENTRY_OVERHEAD_BYTES: Final = 16
 """Added to the payload of each entry when sizes are compared with limits."""
 
 _term = attrgetter("term")

@@ -7,11 +7,11 @@ messages to one peer at the end of a loop turn travel in one ``Envelope``.
 from __future__ import annotations
 
 import enum
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
-WIRE_VERSION = 1
+WIRE_VERSION: Final = 1
 """Of the messages below. A new field goes to the end of its message, with a default: older nodes skip it. Any
 other change needs the next number, in the envelopes that only new nodes can read."""
 MOST = 1 << 62

@@ -30,7 +30,6 @@ from batonmq.raft.errors import (
     NotLeader,
     ProposalTooLarge,
     RaftError,
-    ReadUnavailable,
     StorageCorrupt,
     UnreadableState,
 )
@@ -294,11 +293,7 @@ class RaftNode:
         self.require_running()
         future = self._reads.add()
         self._schedule()
-        try:
-            async with asyncio.timeout(self.config.read_timeout_ms / 1000):
-                await future
-        except TimeoutError:
-            raise ReadUnavailable("no quorum confirmed the read in time") from None
+        await future
 
     async def commit_members(self, members: Members) -> None:
         """Put another membership into force; returns once it is applied. `changes` has the safe steps."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from batonmq.protocol.buffers import Buffer
 from batonmq.protocol.codes import MessageSysFlag
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 _TRANSACTION_MASK = MessageSysFlag.TRANSACTION_MASK
 
 _SHORT = struct.Struct(">h")
-WRITE_BYTES = 512 << 10
+WRITE_BYTES: Final = 512 << 10
 """So much of a turn is written at once. More together would take more memory than a program keeps
 (`common.garbage`), and finding new pages for it takes as long as the rest."""
 Segment: TypeAlias = "tuple[int, list[Buffer]]"

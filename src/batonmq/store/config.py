@@ -9,10 +9,11 @@ import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import Final
 
 from batonmq.common.config import changeable, check_limits, number, require
 
-UNIT_SIZE = 20
+UNIT_SIZE: Final = 20
 """Bytes of one consume queue unit."""
 
 

@@ -15,6 +15,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Final
 
 from batonmq.store.config import UNIT_SIZE
 from batonmq.store.mapped import file_name, list_bases, write_all
@@ -23,17 +24,17 @@ from batonmq.store.policy import UnitCode
 log = logging.getLogger(__name__)
 
 UNIT = struct.Struct(">qiq")
-FILLER_SIZE = 0x7FFFFFFF
+FILLER_SIZE: Final = 0x7FFFFFFF
 Unit = tuple[int, int, int]
 """Physical offset, size, tags code."""
 _FILLER = UNIT.pack(0, FILLER_SIZE, 0)
-_RUN = 4096
+_RUN: Final = 4096
 """Units read at a time where fillers are passed over."""
 _FILLER_RUN = _FILLER * _RUN
 assert UNIT.size == UNIT_SIZE
-_NAME_MAX = 255
+_NAME_MAX: Final = 255
 """Bytes of a file's name on Linux."""
-_MAX_GAP_FILES = 16
+_MAX_GAP_FILES: Final = 16
 _MAX_QUEUE_OFFSET = (1 << 63) // UNIT_SIZE - (1 << 32)
 """So that no file's name goes beyond what a signed 64 bit offset can say."""
 

@@ -9,6 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
+from typing import Final
 
 from batonmq.protocol.codes import MessageSysFlag
 from batonmq.protocol.message.light import LIGHT_MARK
@@ -23,13 +24,13 @@ log = logging.getLogger(__name__)
 
 _TRANSACTION_MASK = MessageSysFlag.TRANSACTION_MASK
 
-_MAX_PENDING = 200_000
+_MAX_PENDING: Final = 200_000
 """Units kept in memory while they wait for confirmation; beyond that they are read again from the log."""
 _MAX_PENDING_BYTES = _MAX_PENDING * UNIT.size
-_DISPATCH_STEP = 64 << 20
+_DISPATCH_STEP: Final = 64 << 20
 """Bytes of log."""
 
-_SHOWN_AT_ONCE = 4096
+_SHOWN_AT_ONCE: Final = 4096
 """Records that an observer gets in one call."""
 
 PendingUnits = tuple[int, ConsumeQueue | None, int, bytes]

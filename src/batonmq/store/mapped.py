@@ -19,9 +19,9 @@ from typing import Final
 
 from batonmq.store.errors import StoreError
 
-ALLOCATE_STEP = 16 << 20
+ALLOCATE_STEP: Final = 16 << 20
 """Blocks are asked for in steps this large, in bytes: writing into allocated blocks costs a fifth."""
-FETCH_BYTES = 1 << 20
+FETCH_BYTES: Final = 1 << 20
 """Read at once by `MappedFile.fetch`, which has to have room for it."""
 _NAME = re.compile(r"\d{20}")
 

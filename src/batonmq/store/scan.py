@@ -59,7 +59,7 @@ _SHORT = struct.Struct(">h")
 NO_UNIT = (MessageSysFlag.TRANSACTION_PREPARED, MessageSysFlag.TRANSACTION_ROLLBACK)
 """Transaction types of messages that enter no consume queue: prepared and rolled back."""
 
-SECTOR = 512
+SECTOR: Final = 512
 """Bytes that a disk writes as one, at least; they are aligned in a file."""
 
 ZERO_END: Final = "its end is zeros"

@@ -10,9 +10,11 @@ import pytest
 
 from batonmq.controller import events
 from batonmq.controller.forwarding import MAX_UNDER_WAY, Forwarding
-from batonmq.controller.handlers import FORWARDABLE, Handlers
+from batonmq.controller.handlers import FORWARDABLE
+from batonmq.controller.heartbeat_handler import HeartbeatHandler
 from batonmq.controller.heartbeats import FORWARDED
 from batonmq.controller.machine import ControllerMachine
+from batonmq.controller.sessions import Sessions
 from batonmq.net.errors import CallTimeout
 from batonmq.protocol.codes import FLAG_ONEWAY, RequestCode, ResponseCode
 from batonmq.protocol.errors import MQError
@@ -174,21 +176,22 @@ def test_forwarded_heartbeats_wait_until_all_controllers_read_them(version: int)
     submitted: list[events.Beat] = []
     made = ControllerMachine()
     made.apply(1, events.encode(1_000, (events.ApplyBrokerId("c", "s", 1, "h1:1;1"),), 1))
-    controller = SimpleNamespace(
-        machine=made,
+    stub: Any = SimpleNamespace(
         leading=True,
-        entry_version=lambda: version,
-        proposer=SimpleNamespace(submit_beat=lambda beat, answer: submitted.append(beat), keeps_up=True),
+        leader_ms=lambda running_ms: running_ms,
+        now_ms=lambda: 1,
+        submit_beat=lambda beat, answer: submitted.append(beat),
+        keeps_up=True,
         heartbeat_came=lambda broker_name, broker_id, *, forwarded: None,
     )
     ext = {"clusterName": "c", "brokerName": "s", "brokerId": "1", "brokerAddr": "h1:1", "forwarded": "true"}
     request = SimpleNamespace(command=SimpleNamespace(raw_ext=b""))
-    handlers = Handlers(cast("Any", controller))
+    handler = HeartbeatHandler(made, stub, stub, Sessions(), stub, stub, lambda: version)
     if version == 1:
         with pytest.raises(MQError) as refused:
-            handlers.on_heartbeat(cast("Any", request), BrokerHeartbeat.from_ext(ext))
+            handler.handle(cast("Any", request), BrokerHeartbeat.from_ext(ext))
         assert refused.value.code == ResponseCode.SYSTEM_BUSY
         assert submitted == []
     else:
-        assert handlers.on_heartbeat(cast("Any", request), BrokerHeartbeat.from_ext(ext)) is None
+        assert handler.handle(cast("Any", request), BrokerHeartbeat.from_ext(ext)) is None
         assert [beat.session for beat in submitted] == [FORWARDED]

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from batonmq.controller import events
-from batonmq.controller.handlers import HEARTBEAT_DONE, Handlers
+from batonmq.controller.heartbeat_handler import HEARTBEAT_DONE, HeartbeatHandler
 from batonmq.controller.heartbeats import FORWARDED
 from batonmq.controller.machine import ControllerMachine
 from batonmq.controller.sessions import Sessions
@@ -48,11 +48,8 @@ class World:
     def _submit(self, beat: events.Beat, answer: object) -> None:
         self.submitted.append((beat, answer is not None))
 
-    def leader_now_ms(self) -> int:
+    def leader_ms(self, running_ms: int) -> int:
         return self.now_ms
-
-    def monotonic_ms(self) -> int:
-        return 1
 
     def heartbeat_came(self, broker_name: str, broker_id: int, *, forwarded: bool) -> None: ...
 
@@ -68,8 +65,17 @@ class World:
         request = SimpleNamespace(
             command=SimpleNamespace(raw_ext=b""), connection=connection if connection else self.known
         )
-        handlers = Handlers(cast("Any", self))
-        return handlers.on_heartbeat(cast("Any", request), BrokerHeartbeat.from_ext(ext))
+        stub: Any = self
+        handler = HeartbeatHandler(
+            self.machine,
+            stub,
+            cast("Any", SimpleNamespace(now_ms=lambda: 1)),
+            self.sessions,
+            cast("Any", self.proposer),
+            stub,
+            self.entry_version,
+        )
+        return handler.handle(cast("Any", request), BrokerHeartbeat.from_ext(ext))
 
 
 def test_a_living_broker_gets_its_answer_at_once_and_its_heartbeat_goes_into_the_log() -> None:

@@ -16,6 +16,7 @@ from batonmq.controller import events
 from batonmq.controller.config import ControllerConfig
 from batonmq.controller.effects import Election
 from batonmq.controller.handlers import Handlers
+from batonmq.controller.heartbeat_handler import HeartbeatHandler
 from batonmq.controller.heartbeats import LiveBroker
 from batonmq.controller.metrics import (
     ACTIVE_BROKERS,
@@ -82,7 +83,9 @@ def test_requests_are_counted_by_type_and_by_what_became_of_them() -> None:
 
 def test_every_request_that_a_controller_handles_has_a_type() -> None:
     dispatcher = Dispatcher()
-    Handlers(cast("Any", None)).register(dispatcher)
+    nothing: Any = None
+    Handlers(nothing).register(dispatcher)
+    HeartbeatHandler(*[nothing] * 7).register(dispatcher)
     assert set(dispatcher.handlers) <= {int(code) for code in REQUEST_TYPES}
 
 

@@ -12,6 +12,7 @@ from batonmq.controller import events
 from batonmq.controller.config import ControllerConfig
 from batonmq.controller.effects import Outcome
 from batonmq.controller.handlers import CONSISTENT_READS, UNSAFE_READS, WRITES, Controller, Handlers
+from batonmq.controller.heartbeat_handler import HeartbeatHandler
 from batonmq.controller.machine import ControllerMachine
 from batonmq.controller.proposer import NOT_LEADER
 from batonmq.net.dispatch import Reply, Request
@@ -105,6 +106,8 @@ def controller(*, leading: bool, **config: Any) -> tuple[Any, Submitted, Binding
         decided=lambda outcome: None,
     )
     Handlers(cast("Controller", stub)).register(cast("Any", bindings))
+    nothing: Any = None
+    HeartbeatHandler(machine, *[nothing] * 6).register(cast("Any", bindings))
     return stub, submitted, bindings
 
 

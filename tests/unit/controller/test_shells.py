@@ -16,7 +16,7 @@ import pytest
 from batonmq.controller import events, notices
 from batonmq.controller.effects import Cleaned, LeadershipStarted, Outcome
 from batonmq.controller.eventlog import EventLog
-from batonmq.controller.handlers import MAX_HEARTBEAT_BYTES
+from batonmq.controller.heartbeat_handler import MAX_HEARTBEAT_BYTES
 from batonmq.controller.machine import ControllerMachine
 from batonmq.controller.notices import RoleChangeNotices
 from batonmq.controller.proposer import (

@@ -27,8 +27,8 @@ async def test_those_of_one_turn_share_a_question() -> None:
 async def test_they_wait_until_their_index_is_applied() -> None:
     barriers = Barriers(0)
     early, late = futures(barriers, 1), futures(barriers, 2)
-    barriers.hold(5, early)
-    barriers.hold(6, late)
+    barriers.hold(1, 5, early)
+    barriers.hold(2, 6, late)
     late[0].cancel()
     barriers.applied(4)
     assert not early[0].done()
@@ -40,10 +40,20 @@ async def test_they_wait_until_their_index_is_applied() -> None:
 
 async def test_an_answer_that_comes_too_late_finds_nobody() -> None:
     barriers = Barriers(0)
-    futures(barriers, 1)
+    asked = futures(barriers, 1)
     number = barriers.ask()
-    assert number is not None and barriers.forget(number) and not barriers.forget(number)
+    assert number is not None and barriers.expire(number) == asked and barriers.expire(number) == []
     assert barriers.answered(number) == []
+
+
+async def test_a_read_whose_index_is_not_applied_in_time_expires_alone() -> None:
+    barriers = Barriers(0)
+    early, late = futures(barriers, 1), futures(barriers, 1)
+    barriers.hold(1, 5, early)
+    barriers.hold(2, 5, late)
+    assert barriers.expire(1) == early and barriers.expire(1) == []
+    barriers.applied(5)
+    assert late[0].done() and not early[0].done()
 
 
 async def test_all_waiting_reads_are_returned_when_all_is_given_up() -> None:
@@ -53,7 +63,7 @@ async def test_all_waiting_reads_are_returned_when_all_is_given_up() -> None:
     held = futures(barriers, 1)
     number = barriers.ask()
     assert number is not None
-    barriers.hold(9, barriers.answered(number))
+    barriers.hold(number, 9, barriers.answered(number))
     unasked = futures(barriers, 1)
     assert barriers.give_up() == unasked + asked + held
     assert barriers.give_up() == [] and barriers.ask() is None

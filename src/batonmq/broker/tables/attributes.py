@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 
-MESSAGE_TYPE = "message.type"
+MESSAGE_TYPE: Final = "message.type"
 MESSAGE_TYPES = ("UNSPECIFIED", "MIXED", "TRANSACTION", "PRIORITY", "FIFO", "DELAY", "LITE", "NORMAL")
 
 NOT_BUILT: Mapping[tuple[str, str], str] = {
@@ -51,7 +52,7 @@ TOPIC_ATTRIBUTES: Mapping[str, Attribute] = {
     MESSAGE_TYPE: Attribute(changeable=True, values=MESSAGE_TYPES),
     "reserve.time": Attribute(changeable=True, values=None),
 }
-PRIORITY_FACTOR = "priority.factor"
+PRIORITY_FACTOR: Final = "priority.factor"
 GROUP_ATTRIBUTES: Mapping[str, Attribute] = {
     # Percent of a group's pops that take the queues of a topic by priority.
     PRIORITY_FACTOR: Attribute(changeable=True, values=None, least=0, most=100),

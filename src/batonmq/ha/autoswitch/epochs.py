@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from batonmq.protocol.ha_frames import EpochStart
 
-UNBOUNDED = 2**63 - 1
+UNBOUNDED: Final = 2**63 - 1
 """End offset of the last epoch while it is being written."""
 
 

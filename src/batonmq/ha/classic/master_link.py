@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from batonmq.ha.classic.copies import Held
 from batonmq.ha.classic.core import ANONYMOUS, LogBounds, MasterSession, OtherHistory
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FAR_BEHIND_BYTES = 8 * 1024 * 1024
+FAR_BEHIND_BYTES: Final = 8 * 1024 * 1024
 """A slave that lags by more is sent what a thread reads: the log may be out of memory there."""
 
 

@@ -5,6 +5,8 @@ Source: the `protocol.admin` and `protocol.body` packages of Apache RocketMQ 5.
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec import UNSET, UnsetType, field
 
 from batonmq.protocol.bodies.clients import SubscriptionData
@@ -12,11 +14,11 @@ from batonmq.protocol.bodies.common import DataVersion, MessageQueue
 from batonmq.protocol.json import Body
 from batonmq.protocol.message.light import LIGHT_QUEUE_ID
 
-TOPIC_PUT_NUMS = "TOPIC_PUT_NUMS"
-TOPIC_PUT_SIZE = "TOPIC_PUT_SIZE"
-GROUP_GET_NUMS = "GROUP_GET_NUMS"
-GROUP_GET_SIZE = "GROUP_GET_SIZE"
-SNDBCK_PUT_NUMS = "SNDBCK_PUT_NUMS"
+TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
+TOPIC_PUT_SIZE: Final = "TOPIC_PUT_SIZE"
+GROUP_GET_NUMS: Final = "GROUP_GET_NUMS"
+GROUP_GET_SIZE: Final = "GROUP_GET_SIZE"
+SNDBCK_PUT_NUMS: Final = "SNDBCK_PUT_NUMS"
 """Names of the statistics that VIEW_BROKER_STATS_DATA gives: of a topic, or of ``topic@group``."""
 
 

@@ -6,12 +6,13 @@ import ipaddress
 import struct
 from datetime import datetime
 from functools import lru_cache
+from typing import Final
 
 from batonmq.common.addresses import host_and_port
 from batonmq.protocol.message.errors import MessageFormatError
 
-HOST_V4_SIZE = 8
-HOST_V6_SIZE = 20
+HOST_V4_SIZE: Final = 8
+HOST_V6_SIZE: Final = 20
 """Bytes of a packed host: address and port."""
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
