@@ -186,14 +186,15 @@ async def test_a_new_leader_listens_as_long_as_it_was_deaf_before_it_judges(
         await beat(first)
         await asyncio.sleep(0.2)
         await beat(second)
-        propose = service.node.propose
+        proposer, node = service.proposer, service.node
 
-        async def slow(data: bytes) -> object:
-            monkeypatch.setattr(service.node, "propose", propose)
-            await asyncio.sleep(0.9)
-            return await propose(data)
+        class SlowOnce:
+            async def propose(self, data: bytes) -> object:
+                monkeypatch.setattr(proposer, "_node", node)
+                await asyncio.sleep(0.9)
+                return await node.propose(data)
 
-        monkeypatch.setattr(service.node, "propose", slow)
+        monkeypatch.setattr(proposer, "_node", SlowOnce())
         service._on_role_change(Role.FOLLOWER, service.node.term, None)
         service._on_role_change(Role.LEADER, service.node.term, "n0")
         began = time.monotonic()
