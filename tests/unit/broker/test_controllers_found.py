@@ -183,8 +183,7 @@ class Closing:
 
     async def call(self, address: str, header: Header, *_: object, **__: object) -> Any:
         self.asked += 1
-        reset = "connection lost ([Errno 104] Connection reset by peer)"
-        raise ConnectionLost(address, reset if self.asked % 3 else "connection closed")
+        raise ConnectionLost(address, f"in words of another system, {self.asked}", by_peer=True)
 
 
 async def test_controllers_that_close_connections_are_one_line_with_advice(
@@ -212,6 +211,7 @@ async def test_controllers_that_close_connections_are_one_line_with_advice(
         running.cancel()
     said = [line for line in caplog.messages if "no controller of controllerAddr leads" in line]
     assert len(said) == 1
+    assert "(a:1: connection closed; b:1: connection closed)" in said[0]
     assert said[0].endswith(
         "; if they want TLS or a certificate, set tls.enable=true and tls.client.certPath"
     )
