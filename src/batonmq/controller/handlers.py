@@ -20,6 +20,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
+from importlib.metadata import version
 from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias
 
@@ -57,6 +58,7 @@ from batonmq.protocol.registry import Header
 
 log = logging.getLogger(__name__)
 
+VERSION = version("batonmq")
 MAX_HEARTBEAT_BYTES = 4_096
 """Header fields of a heartbeat; names have 255 characters at most, each perhaps an escape of six."""
 MAX_NAME = 255
@@ -296,7 +298,9 @@ class Handlers:
     # -- members of the group of controllers: also outside the classes, for the Raft room decides about them
 
     def on_get_members(self, request: Request, header: wire.GetControllerMembers) -> Reply:
-        return Reply(body=encode(self._controller.membership.show()))
+        shown = self._controller.membership.show()
+        shown.version = VERSION
+        return Reply(body=encode(shown))
 
     async def on_add(self, request: Request, header: wire.AddController) -> Reply:
         membership, node_id = self._controller.membership, header.controller_id
