@@ -14,7 +14,7 @@ import logging
 import random
 import socket
 from collections.abc import Callable, Iterable
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar
@@ -43,6 +43,7 @@ from batonmq.common import log as logs
 from batonmq.common.addresses import local_ip
 from batonmq.common.clock import Clock, SystemClock
 from batonmq.common.config_values import changed_keys
+from batonmq.common.threads import Threads
 from batonmq.ha.autoswitch.service import HAService
 from batonmq.ha.classic.service import ClassicHAService
 from batonmq.ha.config import HAConfig
@@ -118,7 +119,7 @@ class BrokerService:
             client = RemotingClient(tls=client_tls(self._tls), credentials=signer)
         self._client = client
         self._own_readers = readers is None
-        self._readers = readers if readers is not None else ThreadPoolExecutor(READERS, "batonmq-read")
+        self._readers = readers if readers is not None else Threads(READERS, "batonmq-read")
         self._neighbours = neighbours
         self._log_identity = log_identity
         self._dispatcher = Dispatcher()

@@ -27,6 +27,7 @@ from batonmq.common.config_loader import load
 from batonmq.common.config_values import to_properties
 from batonmq.common.files import reason
 from batonmq.common.log import set_up
+from batonmq.common.threads import close_runner, use_threads
 from batonmq.container.config import ContainerConfig
 from batonmq.controller.config import ControllerConfig
 from batonmq.ha.config import HAConfig
@@ -67,6 +68,7 @@ async def serve(services: Sequence[Service], say: Callable[[str], None]) -> Base
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end, None)
+    use_threads()
     started: list[Service] = []
     try:
         for service in services:
@@ -98,14 +100,15 @@ def run(program: str, config_path: Path | None, make: Callable[[], Sequence[Serv
         # A service judges some values itself, and does not know which file they come from.
         known = config_path is None or str(config_path) in str(error)
         return _fail(program, str(error) if known else f"{config_path}: {error}")
+    runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
     try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            cause = runner.run(serve(services, _say))
+        cause = runner.run(serve(services, _say))
     except (ConfigError, StoreError, StorageCorrupt) as error:
         return _fail(program, str(error))
     except OSError as error:
         return _fail(program, reason(error))
     finally:
+        close_runner(runner)
         logging.shutdown()
     if cause is None:
         return 0

@@ -20,6 +20,7 @@ import uvloop
 from batonmq.common import garbage
 from batonmq.common.config import ConfigError
 from batonmq.common.log import log_identity, set_up
+from batonmq.common.threads import close_runner
 from batonmq.container import control
 from batonmq.container.broker_file import BrokerFile, read_broker_file
 from batonmq.container.core import BrokerIdentity
@@ -123,12 +124,13 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     set_up()
-    with (
-        socket.socket(fileno=int(sys.argv[1])) as end,
-        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
-    ):
-        runner.run(work(end))
-    logging.shutdown()
+    runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    try:
+        with socket.socket(fileno=int(sys.argv[1])) as end:
+            runner.run(work(end))
+    finally:
+        close_runner(runner)
+        logging.shutdown()
 
 
 if __name__ == "__main__":
