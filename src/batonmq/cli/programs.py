@@ -27,7 +27,7 @@ from batonmq.common.config_loader import load
 from batonmq.common.config_values import to_properties
 from batonmq.common.files import reason
 from batonmq.common.log import set_up
-from batonmq.common.threads import close_runner, use_threads
+from batonmq.common.threads import START_PATIENCE_S, close_runner, use_threads
 from batonmq.container.config import ContainerConfig
 from batonmq.controller.config import ControllerConfig
 from batonmq.ha.config import HAConfig
@@ -72,7 +72,8 @@ async def serve(services: Sequence[Service], say: Callable[[str], None]) -> Base
     started: list[Service] = []
     try:
         for service in services:
-            await service.start()
+            if not await _started(service, ended):
+                return ended.result()
             started.append(service)
             failed: asyncio.Future[BaseException] | None = getattr(service, "failed", None)
             if failed is not None:
@@ -84,6 +85,22 @@ async def serve(services: Sequence[Service], say: Callable[[str], None]) -> Base
     finally:
         for service in reversed(started):
             await service.stop()
+
+
+async def _started(service: Service, ended: asyncio.Future[BaseException | None]) -> bool:
+    """Start it; whether it has started. False: a signal came, and the start was not done soon after."""
+    start = asyncio.ensure_future(service.start())
+    either: list[asyncio.Future[Any]] = [start, ended]
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    if not start.done():
+        await asyncio.wait({start}, timeout=START_PATIENCE_S)
+    if not start.done():
+        start.cancel()
+        await asyncio.wait({start})
+    if start.cancelled():
+        return False
+    start.result()
+    return True
 
 
 def run(program: str, config_path: Path | None, make: Callable[[], Sequence[Service]]) -> int:
@@ -108,7 +125,9 @@ def run(program: str, config_path: Path | None, make: Callable[[], Sequence[Serv
     except OSError as error:
         return _fail(program, reason(error))
     finally:
-        close_runner(runner)
+        close_runner(
+            runner, f"{program}: stopped before it had recovered its store; the next start recovers it\n"
+        )
         logging.shutdown()
     if cause is None:
         return 0
