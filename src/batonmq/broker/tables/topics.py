@@ -129,6 +129,11 @@ class TopicTable:
         begin = start if version == self.version else 0
         return {name: self._topics[name] for name in sorted(self._topics)[begin : begin + count]}
 
+    @property
+    def has_room(self) -> bool:
+        """Whether clients may create further topics by sending to them."""
+        return len(self._topics) < MOST_CREATED
+
     # -- changing
 
     def create_on_send(
@@ -157,7 +162,7 @@ class TopicTable:
                 client,
             )
             return None
-        if len(self._topics) >= MOST_CREATED:
+        if not self.has_room:
             if not self._full:
                 log.error(
                     "topics are no longer created by themselves, with %d topics: delete some (deleteTopic), "
