@@ -6,16 +6,19 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.integration.ha.test_failover import Cluster, manager, until
 
 from batonmq.broker.replica import hand_back
 from batonmq.broker.replica.hand_back import HandBacks
-from batonmq.net.errors import NetError
+from batonmq.net.errors import CallTimeout, NetError
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker.replication import HandBack, HandBackResponse
+from batonmq.protocol.headers.controller import ElectMaster
+from batonmq.protocol.registry import Header
 
 KEYS = {"enable_hand_back": True, "hand_back_delay": 200, "all_ack_in_sync_state_set": False}
 
@@ -110,17 +113,41 @@ async def test_a_slave_that_does_not_catch_up_does_not_get_it(
     assert cluster.master == 1
 
 
-async def test_without_controllers_the_master_goes_on(
+async def test_without_controllers_the_master_goes_on_at_once(
     cluster: Preferring, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Nobody got the request, so there is nothing to wait for."""
     await cluster.start_all()
-    monkeypatch.setattr(hand_back, "UNKNOWN_S", 0.1)
+    monkeypatch.setattr(hand_back, "UNKNOWN_S", 60)
     monkeypatch.setitem(KEYS, "hand_back_delay", 1_000)
     await cluster.fail_over()
     await cluster.whole()
     assert cluster.controller is not None
     await cluster.controller.stop()
     cluster.controller = None
+    for _ in range(2):  # the first attempt knows a leader, the second one finds none
+        await until(lambda: "did not hand the master role" in caplog.text)
+        await cluster.send(b"x")
+        assert cluster.master == 1
+        caplog.clear()
+    assert "outcome unknown" not in caplog.text
+
+
+async def test_when_the_outcome_is_unknown_the_master_waits_for_its_role_and_goes_on(
+    cluster: Preferring, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await cluster.start_all()
+    monkeypatch.setattr(hand_back, "UNKNOWN_S", 0.1)
+    await cluster.fail_over()
+    calls = manager(cluster.brokers[1])._controllers
+
+    async def unanswered(header: Header, *arguments: Any, **options: Any) -> Any:
+        if isinstance(header, ElectMaster):
+            raise CallTimeout("c:1", "no answer in time")
+        return await call(header, *arguments, **options)
+
+    call = calls.call
+    monkeypatch.setattr(calls, "call", unanswered)
     await until(lambda: "outcome unknown" in caplog.text and "did not hand the master role" in caplog.text)
     await cluster.send(b"x")
     assert cluster.master == 1

@@ -16,7 +16,8 @@ from batonmq.broker.replica.controllers import Controllers, members_of
 from batonmq.broker.replica.core import ReplicasCore
 from batonmq.broker.replica.registration import ReplicaRegistration
 from batonmq.broker.replica.replicas_manager import ReplicasManager
-from batonmq.net.errors import ConnectionLost
+from batonmq.net.errors import ConnectFailed, ConnectionLost
+from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import NotLeaderError
 from batonmq.protocol.headers.controller import GetMetadata, GetMetadataReply, GetReplicaInfo
 from batonmq.protocol.registry import Header
@@ -215,3 +216,30 @@ async def test_controllers_that_close_connections_are_one_line_with_advice(
     assert said[0].endswith(
         "; if they want TLS or a certificate, set tls.enable=true and tls.client.certPath"
     )
+
+
+@pytest.mark.parametrize("refused_first", [False, True])
+async def test_a_request_that_a_controller_may_have_passed_on_does_not_count_as_never_sent(
+    refused_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who hands the master role back appends again at once if nobody got the request."""
+    broker: Any = SimpleNamespace(
+        settings=SimpleNamespace(broker=BrokerConfig(controller_addr="a:1;b:1;c:1"))
+    )
+    controllers = Controllers(broker)
+    controllers._leader = "a:1"
+    assert controllers.suspect("a:1")
+    failures: list[Exception] = [
+        NotLeaderError(ResponseCode.CONTROLLER_NOT_LEADER, "a:1 did not answer"),
+        ConnectFailed("c:1", "Connection refused"),
+    ]
+    if refused_first:
+        failures.reverse()
+
+    async def call_through(*_: object, **__: object) -> Any:
+        raise failures.pop(0)
+
+    monkeypatch.setattr(controllers, "call_through", call_through)
+    with pytest.raises(NotLeaderError, match="did not answer"):
+        await controllers.call(GetReplicaInfo("s"))
+    assert not failures

@@ -283,7 +283,9 @@ class Controllers:
     async def _call_through_any(
         self, leader: str, header: Header, body: bytes, accept: Container[int]
     ) -> Response:
-        """As `call`, through the other controllers in turn until one reaches the leader."""
+        """As `call`, through the other controllers in turn until one reaches the leader. Raises
+        `ConnectFailed` only if none of them got the request: one that did may have passed it on, even if it
+        got no answer."""
         others = [address for address in self._known if address != leader and self.may_forward(address)]
         others.sort(key=lambda address: address != self._through)
         if not others:
@@ -291,13 +293,17 @@ class Controllers:
         failure: NetError | MQError = NotLeaderError(
             ResponseCode.CONTROLLER_NOT_LEADER, f"{leader} does not answer, nor can it be reached otherwise"
         )
+        passed_on = False
         for address in others:
             try:
                 return await self.call_through(
                     address, header, body, timeout_ms=CALL_TIMEOUT_MS, accept=accept
                 )
-            except (ConnectFailed, NotLeaderError) as error:
-                failure = error
+            except ConnectFailed as error:
+                if not passed_on:
+                    failure = error
+            except NotLeaderError as error:
+                failure, passed_on = error, True
             except MQError as error:
                 if self.may_forward(address):
                     raise

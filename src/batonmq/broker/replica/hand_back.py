@@ -19,12 +19,12 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
-from batonmq.broker.replica.controllers import Controllers
+from batonmq.broker.replica.controllers import Controllers, NoLeader
 from batonmq.broker.replica.core import ReplicasCore
 from batonmq.common.repeated_warnings import RepeatedWarnings
 from batonmq.ha.autoswitch.service import HAService
 from batonmq.net.dispatch import Reply, Request
-from batonmq.net.errors import NetError
+from batonmq.net.errors import ConnectFailed, NetError
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import controller as controller_wire
@@ -148,6 +148,8 @@ class HandBacks:
         )
         try:
             await self._controllers.call(election)
+        except (ConnectFailed, NoLeader) as error:
+            raise _refusal(f"no controller got the request: {error}") from error  # so there is no election
         except MQError as error:
             if error.code in _DEFINITE:
                 raise
