@@ -153,6 +153,36 @@ async def test_when_the_outcome_is_unknown_the_master_waits_for_its_role_and_goe
     assert cluster.master == 1
 
 
+async def test_a_master_that_stops_amid_the_election_appends_nothing_more(
+    cluster: Preferring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it acknowledges with one copy what the new master, of which it has not heard, does not have."""
+    await cluster.start_all()
+    await cluster.fail_over()
+    stopping, elected = manager(cluster.brokers[1]), asyncio.Event()
+    call = stopping._controllers.call
+
+    async def unanswered(header: Header, *arguments: Any, **options: Any) -> Any:
+        answer = await call(header, *arguments, **options)
+        if isinstance(header, ElectMaster):
+            elected.set()
+            raise CallTimeout("c:1", "no answer in time")
+        return answer
+
+    monkeypatch.setattr(stopping._controllers, "call", unanswered)
+    monkeypatch.setattr(stopping.core, "next_role", lambda: None)  # it hears of the new master late
+    await elected.wait()
+    waits = asyncio.ensure_future(cluster.send(b"lost?", 1))
+    await asyncio.sleep(0.1)
+    assert not waits.done()
+    began = asyncio.get_running_loop().time()
+    await cluster.brokers.pop(1).stop()
+    assert asyncio.get_running_loop().time() - began < 2
+    with pytest.raises(MQError) as caught:
+        await waits
+    assert caught.value.code == ResponseCode.SERVICE_NOT_AVAILABLE
+
+
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [

@@ -121,6 +121,7 @@ class ReplicasManager:
 
     async def stop(self) -> None:
         """Stop all requests to the controllers; the role stays unchanged."""
+        self._hand_backs.withdraw()
         tasks = list(self._tasks)
         if self._ha_address_search is not None:
             tasks.append(self._ha_address_search)
