@@ -156,7 +156,7 @@ async def test_when_the_outcome_is_unknown_the_master_waits_for_its_role_and_goe
 async def test_a_master_that_stops_amid_the_election_appends_nothing_more(
     cluster: Preferring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else it acknowledges with one copy what the new master, of which it has not heard, does not have."""
+    """It does not know of the new master yet: what it appended, it would acknowledge with one copy."""
     await cluster.start_all()
     await cluster.fail_over()
     stopping, elected = manager(cluster.brokers[1]), asyncio.Event()
