@@ -14,8 +14,9 @@ import logging
 import random
 import socket
 from collections.abc import Callable, Iterable
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -43,6 +44,7 @@ from batonmq.common import log as logs
 from batonmq.common.addresses import local_ip
 from batonmq.common.clock import Clock, SystemClock
 from batonmq.common.config_values import changed_keys
+from batonmq.common.threads import Threads, in_thread
 from batonmq.ha.autoswitch.service import HAService
 from batonmq.ha.classic.service import ClassicHAService
 from batonmq.ha.config import HAConfig
@@ -118,7 +120,7 @@ class BrokerService:
             client = RemotingClient(tls=client_tls(self._tls), credentials=signer)
         self._client = client
         self._own_readers = readers is None
-        self._readers = readers if readers is not None else ThreadPoolExecutor(READERS, "batonmq-read")
+        self._readers = readers if readers is not None else Threads(READERS, "batonmq-read")
         self._neighbours = neighbours
         self._log_identity = log_identity
         self._dispatcher = Dispatcher()
@@ -179,7 +181,8 @@ class BrokerService:
         # Before a store directory is made for a broker that cannot run.
         for port, what in self._ports():
             await check_free(config.bind_address, port, what)
-        store = await loop.run_in_executor(None, contextvars.copy_context().run, self._open_store)
+        # A stop does not wait for the recovery of a long log. It is as safe to break off as by a crash.
+        store = await in_thread(partial(contextvars.copy_context().run, self._open_store))
         started: list[Part] = []
         try:
             self._build(store)

@@ -27,6 +27,7 @@ from batonmq.common.config_loader import load
 from batonmq.common.config_values import to_properties
 from batonmq.common.files import reason
 from batonmq.common.log import set_up
+from batonmq.common.threads import START_PATIENCE_S, close_runner, use_threads
 from batonmq.container.config import ContainerConfig
 from batonmq.controller.config import ControllerConfig
 from batonmq.ha.config import HAConfig
@@ -67,10 +68,12 @@ async def serve(services: Sequence[Service], say: Callable[[str], None]) -> Base
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end, None)
+    use_threads()
     started: list[Service] = []
     try:
         for service in services:
-            await service.start()
+            if not await _started(service, ended):
+                return ended.result()
             started.append(service)
             failed: asyncio.Future[BaseException] | None = getattr(service, "failed", None)
             if failed is not None:
@@ -82,6 +85,22 @@ async def serve(services: Sequence[Service], say: Callable[[str], None]) -> Base
     finally:
         for service in reversed(started):
             await service.stop()
+
+
+async def _started(service: Service, ended: asyncio.Future[BaseException | None]) -> bool:
+    """Start it; whether it has started. False: a signal came, and the start was not done soon after."""
+    start = asyncio.ensure_future(service.start())
+    either: list[asyncio.Future[Any]] = [start, ended]
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    if not start.done():
+        await asyncio.wait({start}, timeout=START_PATIENCE_S)
+    if not start.done():
+        start.cancel()
+        await asyncio.wait({start})
+    if start.cancelled():
+        return False
+    start.result()
+    return True
 
 
 def run(program: str, config_path: Path | None, make: Callable[[], Sequence[Service]]) -> int:
@@ -98,14 +117,17 @@ def run(program: str, config_path: Path | None, make: Callable[[], Sequence[Serv
         # A service judges some values itself, and does not know which file they come from.
         known = config_path is None or str(config_path) in str(error)
         return _fail(program, str(error) if known else f"{config_path}: {error}")
+    runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
     try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            cause = runner.run(serve(services, _say))
+        cause = runner.run(serve(services, _say))
     except (ConfigError, StoreError, StorageCorrupt) as error:
         return _fail(program, str(error))
     except OSError as error:
         return _fail(program, reason(error))
     finally:
+        close_runner(
+            runner, f"{program}: stopped before it had recovered its store; the next start recovers it\n"
+        )
         logging.shutdown()
     if cause is None:
         return 0

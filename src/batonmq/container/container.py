@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from batonmq.common.threads import START_PATIENCE_S
 from batonmq.container.broker_file import BrokerFile, Unreadable, inside, read_broker_file
 from batonmq.container.core import BrokerIdentity, BrokerState, BrokerTable, Entry
 from batonmq.container.place import Place, StartFailed, StopFailed
@@ -106,6 +107,10 @@ class Container:
         """Stop all brokers."""
         self._closing = True
         log.info("stopping %d brokers", len(self.table))
+        if starts := list(self._starts.values()):
+            _, recovering = await asyncio.wait(starts, timeout=START_PATIENCE_S)
+            for start in recovering:
+                start.cancel()
         if self._tasks:
             await asyncio.wait(list(self._tasks))
         await asyncio.gather(*(place.close() for place in self._places))

@@ -7,7 +7,6 @@ import contextvars
 import logging
 import random
 from collections.abc import Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -19,6 +18,7 @@ from batonmq.common.clock import Clock, SystemClock
 from batonmq.common.config import ConfigError
 from batonmq.common.files import reason
 from batonmq.common.tasks import Tasks
+from batonmq.common.threads import Threads
 from batonmq.container.broker_file import BrokerFile
 from batonmq.container.core import BrokerIdentity
 from batonmq.container.place import Ended, StartFailed, StopFailed
@@ -51,7 +51,7 @@ class InProcess:
         self._clock = clock if clock is not None else SystemClock()
         self._rng = rng if rng is not None else random.Random()
         self._client = RemotingClient(tls=client_tls(tls))
-        self._readers = ThreadPoolExecutor(READERS, "batonmq-read")
+        self._readers = Threads(READERS, "batonmq-read")
         self._running: dict[BrokerIdentity, BrokerService] = {}
         self._stopping: dict[BrokerIdentity, asyncio.Task[None]] = {}
         self._tasks = Tasks()
@@ -59,7 +59,9 @@ class InProcess:
 
     async def open(self) -> None:
         """See `WRITERS`."""
-        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(WRITERS, "batonmq-write"))
+        writers = Threads(WRITERS, "batonmq-write")
+        writers.begin()
+        asyncio.get_running_loop().set_default_executor(writers)
 
     async def start(self, file: BrokerFile) -> None:
         identity = file.identity

@@ -20,6 +20,7 @@ import uvloop
 from batonmq.common import garbage
 from batonmq.common.config import ConfigError
 from batonmq.common.log import log_identity, set_up
+from batonmq.common.threads import START_PATIENCE_S, close_runner
 from batonmq.container import control
 from batonmq.container.broker_file import BrokerFile, read_broker_file
 from batonmq.container.core import BrokerIdentity
@@ -39,6 +40,8 @@ class Worker:
         self._place = InProcess(hello.tls, self._ended)
         self._writer = writer
         self._orders: set[asyncio.Task[None]] = set()
+        self._starts: set[asyncio.Task[None]] = set()
+        """Those of the orders that start a broker."""
 
     async def open(self) -> None:
         """Get ready for brokers."""
@@ -47,14 +50,19 @@ class Worker:
     def take(self, order: control.Start | control.Stop | control.NameServers) -> None:
         """Carry out a call; the answer is sent later."""
         task = asyncio.get_running_loop().create_task(self._carry_out(order))
-        self._orders.add(task)
-        task.add_done_callback(self._orders.discard)
+        for tasks in (self._orders, self._starts) if isinstance(order, control.Start) else (self._orders,):
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
 
     def answer(self, ping: control.Ping) -> None:
         self._say(control.Answer(ping.call))
 
     async def close(self, order: control.Close) -> None:
         """Stop all brokers and answer."""
+        if self._starts:
+            _, recovering = await asyncio.wait(list(self._starts), timeout=START_PATIENCE_S)
+            for start in recovering:
+                start.cancel()
         if self._orders:
             await asyncio.wait(list(self._orders))
         await self._place.close()
@@ -123,12 +131,13 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     set_up()
-    with (
-        socket.socket(fileno=int(sys.argv[1])) as end,
-        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
-    ):
-        runner.run(work(end))
-    logging.shutdown()
+    runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    try:
+        with socket.socket(fileno=int(sys.argv[1])) as end:
+            runner.run(work(end))
+    finally:
+        close_runner(runner)
+        logging.shutdown()
 
 
 if __name__ == "__main__":

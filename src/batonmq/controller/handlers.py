@@ -20,6 +20,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
+from importlib.metadata import version
 from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias
 
@@ -47,6 +48,7 @@ from batonmq.protocol.registry import Header
 
 log = logging.getLogger(__name__)
 
+VERSION = version("batonmq")
 MAX_NAME = 255
 """Characters of the names of clusters and broker sets, as of topics; more would not fit into heartbeats."""
 MAX_WRITE_BYTES = 1 << 20
@@ -178,7 +180,9 @@ class Handlers:
     # -- members of the group of controllers: also outside the classes, for the Raft room decides about them
 
     def on_get_members(self, request: Request, header: wire.GetControllerMembers) -> Reply:
-        return Reply(body=encode(self._controller.membership.show()))
+        shown = self._controller.membership.show()
+        shown.version = VERSION
+        return Reply(body=encode(shown))
 
     async def on_add(self, request: Request, header: wire.AddController) -> Reply:
         membership, node_id = self._controller.membership, header.controller_id

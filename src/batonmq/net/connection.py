@@ -157,13 +157,14 @@ class Connection(asyncio.Protocol):
         self._relax()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        by_peer = not self.closed and (exc is None or isinstance(exc, ConnectionError))
         self.closed = True
         self._out.clear()
         self._backlog.clear()
         self.in_flight.clear()
         self._held_bytes = 0
         reason = f"connection lost ({exc})" if exc is not None else "connection closed"
-        self._calls.fail_all(ConnectionLost(self.peer, reason))
+        self._calls.fail_all(ConnectionLost(self.peer, reason, by_peer=by_peer))
         if self._writable is not None:
             self._writable.set_result(None)
             self._writable = None

@@ -33,4 +33,12 @@ class CallTimeout(NetError):
 
 
 class ConnectionLost(NetError):
-    """The connection closed while a call was in flight, or before it could be written."""
+    """The connection closed while a call was in flight, or before it could be written.
+
+    `by_peer`: the peer closed or reset it, as a server does that refuses a connection. Which of the two is a
+    matter of timing.
+    """
+
+    def __init__(self, address: str, reason: str, *, by_peer: bool = False) -> None:
+        super().__init__(address, reason)
+        self.by_peer = by_peer

@@ -149,6 +149,16 @@ class MappedFile:
         """Whether `size` bytes from `position` on are zero, read without the map (see `zero`)."""
         return not os.pread(self._fd, size, position).strip(b"\0")
 
+    def read(self, position: int, size: int) -> bytes:
+        """Bytes within the file, without the map (see `zero`). Raises `OSError`."""
+        data = os.pread(self._fd, size, position)
+        while len(data) < size:
+            more = os.pread(self._fd, size - len(data), position + len(data))
+            if not more:
+                raise OSError(errno.EIO, f"only {len(data)} of {size} bytes at {position}", str(self.path))
+            data += more
+        return data
+
     def fetch(self, position: int, size: int) -> None:
         """Have these bytes in memory; waits for the disk. For other threads than the one that owns the file,
         too: raises `OSError` when it has been closed meanwhile."""

@@ -5,8 +5,11 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterator, Mapping
+from itertools import repeat
 from pathlib import Path
+from typing import Final
 
+from batonmq.common.threads import Threads
 from batonmq.protocol.names import is_light
 from batonmq.store.consumequeue import ConsumeQueue, OpenFiles, no_queue_reason
 from batonmq.store.mapped import NOT_OPENED, sync_path
@@ -16,6 +19,11 @@ log = logging.getLogger(__name__)
 
 QueueKey = tuple[str, int]
 """Topic and queue id."""
+
+MANY: Final = 200
+"""So many files are synced by several threads: they share the commits of the file system's journal. 1,500 new
+files took 5.6 s one after the other, and 0.2 s with 8 threads (ext4)."""
+SYNCING_THREADS: Final = 8
 
 
 class ConsumeQueues:
@@ -124,17 +132,38 @@ class ConsumeQueues:
         """
         if self._lost:
             raise OSError(*self._lost)
-        for _ in range(len(self._dirty)):
-            queue, path = self._dirty.popleft()
-            if queue is not None:
-                queue.is_dirty = False
+        count = len(self._dirty)
+        if count < MANY:
+            for _ in range(count):
+                if (failure := self._sync_next()) is not None:
+                    raise failure
+            return
+        turns = repeat(None, count)  # the threads take from it in turn
+        with Threads(SYNCING_THREADS, "batonmq-sync") as threads:
             try:
-                sync_path(Path(path))
-            except OSError as error:
-                self._dirty.append((None, path))
-                if error.errno not in NOT_OPENED:
-                    self._lost = error.errno, error.strerror, path
-                raise
+                works = [threads.submit(self._sync_some, turns) for _ in range(SYNCING_THREADS)]
+            except RuntimeError:  # no thread is to be had: this one does it
+                works = []
+        failures = [failure for work in works for failure in work.result()] + self._sync_some(turns)
+        if failures:
+            raise next((each for each in failures if each.errno not in NOT_OPENED), failures[0])
+
+    def _sync_some(self, turns: Iterator[None]) -> list[OSError]:
+        return [failure for _ in turns if (failure := self._sync_next()) is not None]
+
+    def _sync_next(self) -> OSError | None:
+        """Sync the first of those that are to be synced. Returns what went wrong."""
+        queue, path = self._dirty.popleft()
+        if queue is not None:
+            queue.is_dirty = False
+        try:
+            sync_path(Path(path))
+        except OSError as error:
+            self._dirty.append((None, path))
+            if error.errno not in NOT_OPENED:
+                self._lost = error.errno, error.strerror, path
+            return error
+        return None
 
     def remove_topic(self, topic: str) -> None:
         """Delete all queues of `topic`."""

@@ -139,3 +139,20 @@ async def test_who_is_no_longer_master_acknowledges_no_new_topic(
         await sent
     assert refused.value.code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert not rig.broker.part(MessagesPart).new_topics.held
+
+
+async def test_sends_create_no_retry_topics_of_unknown_groups_without_end(
+    start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = await start()
+    await rig.send(topic="%RETRY%one")
+    topics = rig.broker.broker.tables.topics
+    rig.broker.broker.tables.subscriptions.ensure(["known"])
+    monkeypatch.setattr("batonmq.broker.tables.topics.MOST_CREATED", len(topics))
+    for topic in ("%RETRY%two", "Other"):
+        with pytest.raises(MQError) as caught:
+            await rig.send(topic=topic)
+        assert caught.value.code == ResponseCode.TOPIC_NOT_EXIST
+    await rig.send(topic="%RETRY%one")
+    await rig.send(topic="%RETRY%known")
+    assert "%RETRY%two" not in topics and "%RETRY%known" in topics

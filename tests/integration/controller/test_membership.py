@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import logging
 from collections.abc import AsyncIterator
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 from tests.integration.controller.group import Group, brokers, until
 
+from batonmq.admin.main import admin
 from batonmq.admin.operations import controllers
 from batonmq.admin.session import Admin, AdminError
 from batonmq.controller.config import ControllerConfig
@@ -204,6 +208,30 @@ async def test_leadership_is_handed_to_whom_the_operator_names(operator: Operato
     assert (await operator.members()).leader_id == other.topology.self_id
     with pytest.raises(MQError, match="n7 is not another voter"):
         await controllers.transfer(operator.admin, operator.addresses, "n7", 10)
+
+
+async def run(*words: str) -> Result:
+    """A command of `batonmq admin`, as a process runs it."""
+    return await asyncio.to_thread(CliRunner().invoke, admin, list(words))
+
+
+@calm
+async def test_the_removal_of_a_controller_that_is_no_member_fails(operator: Operator) -> None:
+    result = await run("removeController", "-a", operator.addresses, "-i", "n7")
+    assert result.exit_code == 1
+    assert "n7 is no member of g, whose members are n0, n1, n2" in result.output
+    assert await operator.voters() == {"n0", "n1", "n2"}
+
+
+@calm
+async def test_the_members_are_shown_with_their_versions(operator: Operator) -> None:
+    leader = await operator.leader()
+    follower = next(each for each in operator.group.services.values() if each is not leader)
+    await operator.group.stop(operator.number(follower))
+    result = await run("getControllerMembers", "-a", operator.addresses, "--json")
+    shown = {row["id"]: row["version"] for row in json.loads(result.output)}
+    gone = follower.topology.self_id
+    assert shown == {node: None if node == gone else version("batonmq") for node in ("n0", "n1", "n2")}
 
 
 async def test_what_would_be_a_mistake_is_refused(

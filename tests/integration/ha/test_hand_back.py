@@ -6,16 +6,19 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.integration.ha.test_failover import Cluster, manager, until
 
 from batonmq.broker.replica import hand_back
 from batonmq.broker.replica.hand_back import HandBacks
-from batonmq.net.errors import NetError
+from batonmq.net.errors import CallTimeout, NetError
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker.replication import HandBack, HandBackResponse
+from batonmq.protocol.headers.controller import ElectMaster
+from batonmq.protocol.registry import Header
 
 KEYS = {"enable_hand_back": True, "hand_back_delay": 200, "all_ack_in_sync_state_set": False}
 
@@ -110,20 +113,74 @@ async def test_a_slave_that_does_not_catch_up_does_not_get_it(
     assert cluster.master == 1
 
 
-async def test_without_controllers_the_master_goes_on(
+async def test_without_controllers_the_master_goes_on_at_once(
     cluster: Preferring, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Nobody got the request, so there is nothing to wait for."""
     await cluster.start_all()
-    monkeypatch.setattr(hand_back, "UNKNOWN_S", 0.1)
+    monkeypatch.setattr(hand_back, "UNKNOWN_S", 60)
     monkeypatch.setitem(KEYS, "hand_back_delay", 1_000)
     await cluster.fail_over()
     await cluster.whole()
     assert cluster.controller is not None
     await cluster.controller.stop()
     cluster.controller = None
+    for _ in range(2):  # the first attempt knows a leader, the second one finds none
+        await until(lambda: "did not hand the master role" in caplog.text)
+        await cluster.send(b"x")
+        assert cluster.master == 1
+        caplog.clear()
+    assert "outcome unknown" not in caplog.text
+
+
+async def test_when_the_outcome_is_unknown_the_master_waits_for_its_role_and_goes_on(
+    cluster: Preferring, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await cluster.start_all()
+    monkeypatch.setattr(hand_back, "UNKNOWN_S", 0.1)
+    await cluster.fail_over()
+    calls = manager(cluster.brokers[1])._controllers
+
+    async def unanswered(header: Header, *arguments: Any, **options: Any) -> Any:
+        if isinstance(header, ElectMaster):
+            raise CallTimeout("c:1", "no answer in time")
+        return await call(header, *arguments, **options)
+
+    call = calls.call
+    monkeypatch.setattr(calls, "call", unanswered)
     await until(lambda: "outcome unknown" in caplog.text and "did not hand the master role" in caplog.text)
     await cluster.send(b"x")
     assert cluster.master == 1
+
+
+async def test_a_master_that_stops_amid_the_election_appends_nothing_more(
+    cluster: Preferring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not know of the new master yet: what it appended, it would acknowledge with one copy."""
+    await cluster.start_all()
+    await cluster.fail_over()
+    stopping, elected = manager(cluster.brokers[1]), asyncio.Event()
+    call = stopping._controllers.call
+
+    async def unanswered(header: Header, *arguments: Any, **options: Any) -> Any:
+        answer = await call(header, *arguments, **options)
+        if isinstance(header, ElectMaster):
+            elected.set()
+            raise CallTimeout("c:1", "no answer in time")
+        return answer
+
+    monkeypatch.setattr(stopping._controllers, "call", unanswered)
+    monkeypatch.setattr(stopping.core, "next_role", lambda: None)  # it hears of the new master late
+    await elected.wait()
+    waits = asyncio.ensure_future(cluster.send(b"lost?", 1))
+    await asyncio.sleep(0.1)
+    assert not waits.done()
+    began = asyncio.get_running_loop().time()
+    await cluster.brokers.pop(1).stop()
+    assert asyncio.get_running_loop().time() - began < 2
+    with pytest.raises(MQError) as caught:
+        await waits
+    assert caught.value.code == ResponseCode.SERVICE_NOT_AVAILABLE
 
 
 @pytest.mark.parametrize(

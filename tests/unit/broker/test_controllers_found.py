@@ -16,7 +16,8 @@ from batonmq.broker.replica.controllers import Controllers, members_of
 from batonmq.broker.replica.core import ReplicasCore
 from batonmq.broker.replica.registration import ReplicaRegistration
 from batonmq.broker.replica.replicas_manager import ReplicasManager
-from batonmq.net.errors import ConnectionLost
+from batonmq.net.errors import ConnectFailed, ConnectionLost
+from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import NotLeaderError
 from batonmq.protocol.headers.controller import GetMetadata, GetMetadataReply, GetReplicaInfo
 from batonmq.protocol.registry import Header
@@ -183,8 +184,7 @@ class Closing:
 
     async def call(self, address: str, header: Header, *_: object, **__: object) -> Any:
         self.asked += 1
-        reset = "connection lost ([Errno 104] Connection reset by peer)"
-        raise ConnectionLost(address, reset if self.asked % 3 else "connection closed")
+        raise ConnectionLost(address, f"in words of another system, {self.asked}", by_peer=True)
 
 
 async def test_controllers_that_close_connections_are_one_line_with_advice(
@@ -212,6 +212,34 @@ async def test_controllers_that_close_connections_are_one_line_with_advice(
         running.cancel()
     said = [line for line in caplog.messages if "no controller of controllerAddr leads" in line]
     assert len(said) == 1
+    assert "(a:1: connection closed; b:1: connection closed)" in said[0]
     assert said[0].endswith(
         "; if they want TLS or a certificate, set tls.enable=true and tls.client.certPath"
     )
+
+
+@pytest.mark.parametrize("refused_first", [False, True])
+async def test_a_request_that_a_controller_may_have_passed_on_does_not_count_as_never_sent(
+    refused_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who hands the master role back appends again at once if nobody got the request."""
+    broker: Any = SimpleNamespace(
+        settings=SimpleNamespace(broker=BrokerConfig(controller_addr="a:1;b:1;c:1"))
+    )
+    controllers = Controllers(broker)
+    controllers._leader = "a:1"
+    assert controllers.suspect("a:1")
+    failures: list[Exception] = [
+        NotLeaderError(ResponseCode.CONTROLLER_NOT_LEADER, "a:1 did not answer"),
+        ConnectFailed("c:1", "Connection refused"),
+    ]
+    if refused_first:
+        failures.reverse()
+
+    async def call_through(*_: object, **__: object) -> Any:
+        raise failures.pop(0)
+
+    monkeypatch.setattr(controllers, "call_through", call_through)
+    with pytest.raises(NotLeaderError, match="did not answer"):
+        await controllers.call(GetReplicaInfo("s"))
+    assert not failures

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.unit.broker.fakes import make_config
 
+from batonmq.broker.tables import subscriptions
 from batonmq.broker.tables.subscriptions import SubscriptionTable
 from batonmq.common.clock import ManualClock
 from batonmq.protocol.bodies.common import DataVersion
@@ -121,3 +122,22 @@ def test_groups_of_light_queues_exist_and_are_not_in_the_table() -> None:
     assert groups.get("%LMQ%g") == expected and "%LMQ%g" in groups
     assert not changes and "%LMQ%g" not in groups.table
     assert "%LMQ%g" not in table()
+
+
+def test_a_client_cannot_create_groups_without_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    groups = table()
+    monkeypatch.setattr(subscriptions, "MOST_CREATED", len(groups) + 3)
+    groups.ensure([f"g{number}" for number in range(5)])
+    groups.ensure(["g0", "late"])
+    assert [group for group in groups if group.startswith("g")] == ["g0", "g1", "g2"]
+    assert groups.get_or_create("late") is None
+    assert (
+        len([line for line in caplog.messages if "groups are no longer created by themselves" in line]) == 1
+    )
+    groups.update(SubscriptionGroupConfig(group_name="by an operator"))
+    assert "by an operator" in groups
+    groups.delete("g0")
+    groups.delete("g1")
+    assert groups.get_or_create("late") is not None

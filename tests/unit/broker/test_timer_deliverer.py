@@ -123,3 +123,16 @@ async def test_another_master_or_no_store_at_all_ends_the_matter() -> None:
     log = Log(a=[(PutStatus.PUT_OK, None)], b=[(PutStatus.MESSAGE_ILLEGAL, None)])
     assert sorted(await deliver(log, "a", "b")) == ["a", "b"]
     assert log.stored == []
+
+
+async def test_messages_that_have_expired_before_they_were_due_are_one_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    subject = Deliverer(cast(TimerState, SimpleNamespace()), cast(TimerCounts, None))
+    subject._records = lambda units: asyncio.sleep(0, [None] * len(units))  # type: ignore[method-assign]
+    units = [Unit(NO_UNIT, MAGIC_DEFAULT, 0, 1_000, 100 * number, 100, 7) for number in range(1, 51)]
+    assert await subject._due(units, {}, set()) == []
+    assert caplog.messages == [
+        "50 timed messages are lost: the log has expired up to them (fileReservedTime) before they were due; "
+        "the first one was at physical_offset=100"
+    ]

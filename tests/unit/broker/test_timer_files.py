@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from batonmq.broker.timer.timer_store import Entry, TimerStore
 from batonmq.broker.timer.timing import TimingCounts
 from batonmq.protocol.bodies.common import DataVersion
 from batonmq.protocol.java_hash import java_hash
+from batonmq.store import mapped
 from batonmq.store.errors import StoreError
 
 T0 = 1_700_000_000_000
@@ -326,6 +328,25 @@ def test_files_go_once_their_messages_have_left_the_commit_log(
     assert numbers(store, 0) == list(range(20, 35))
     assert store.log.drop_before(FOREVER) != []  # all but the last one
     assert numbers(store, 0) == list(range(30, 35))
+
+
+def test_a_restart_takes_no_room_for_what_is_not_written_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page of a hole that is read through a map takes room on a tmpfs. With a full one that is a SIGBUS."""
+    monkeypatch.setattr(mapped, "ALLOCATE_STEP", 1 << 16)
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as directory:
+        for number in range(3):
+            store = TimerStore(Path(directory), 1_000, 1 << 20)
+            store.recover(Checkpoint(T0), FOREVER)
+            assert store.waiting == 10 * number
+            store.put([entry(10 * number + each, 5) for each in range(10)])
+            (path,) = (Path(directory) / "timerlog").iterdir()
+            before = path.stat().st_blocks
+            store.log.find_end(FOREVER)
+            store.log.build(1_000, T0, 0)
+            store.log.drop_before(0)
+            assert path.stat().st_blocks == before < (1 << 20) // 512
+            store.close()
 
 
 def test_files_of_another_size_are_not_opened(tmp_path: Path) -> None:

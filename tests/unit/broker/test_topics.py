@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 from tests.unit.broker.fakes import make_config
 
+from batonmq.broker.tables import topics as topics_module
 from batonmq.broker.tables.deleted_topics import MAX_NAMES
 from batonmq.broker.tables.topics import TopicTable
 from batonmq.common.clock import ManualClock
 from batonmq.protocol.bodies.common import DataVersion
 from batonmq.protocol.bodies.topics import TopicConfig
 from batonmq.protocol.errors import MQError
+from batonmq.protocol.names import AUTO_CREATE_TOPIC
 
 DATA = Path(__file__).parents[2] / "data" / "broker"
 
@@ -293,3 +295,18 @@ def test_light_queues_in_the_log_are_neither_recreated_nor_deleted_topics(on: bo
     assert "%LMQ%a" not in topics.deleted and "gone" in topics.deleted
     topics.recreate_missing([("%LMQ%a", 0), ("lost", 0)])
     assert "%LMQ%a" not in topics.table and "lost" in topics.table
+
+
+def test_senders_cannot_create_topics_without_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    topics = table()
+    monkeypatch.setattr(topics_module, "MOST_CREATED", len(topics) + 2)
+    made = [topics.create_on_send(f"t{number}", AUTO_CREATE_TOPIC, 4) for number in range(4)]
+    assert [topic is not None for topic in made] == [True, True, False, False]
+    assert topics.create_on_send("t0", AUTO_CREATE_TOPIC, 4) is made[0]
+    assert (
+        len([line for line in caplog.messages if "topics are no longer created by themselves" in line]) == 1
+    )
+    topics.update(TopicConfig(topic_name="by an operator"))
+    assert "by an operator" in topics

@@ -107,6 +107,34 @@ async def test_a_peer_that_is_gone_before_its_slow_answers_disturbs_nobody(
     assert not [record for record in caplog.records if record.levelname in ("ERROR", "CRITICAL")]
 
 
+@pytest.mark.parametrize("reset", [False, True])
+async def test_an_error_says_that_the_peer_ended_the_connection(reset: bool) -> None:
+    async with pair(dispatcher(later=lambda request: None)) as (server, client, address):
+        call = asyncio.ensure_future(client.invoke(address, Command(LATER, {})))
+        while not server.connections:
+            await asyncio.sleep(0.001)
+        (accepted,) = server.connections
+        assert accepted._transport is not None
+        if reset:
+            sock = accepted._transport.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        accepted.abort()
+        with pytest.raises(ConnectionLost) as caught:
+            await call
+        assert caught.value.by_peer
+
+
+async def test_an_error_says_that_this_side_ended_the_connection() -> None:
+    async with pair(dispatcher(later=lambda request: None)) as (server, client, address):
+        call = asyncio.ensure_future(client.invoke(address, Command(LATER, {})))
+        while not server.connections:
+            await asyncio.sleep(0.001)
+        client.drop(address)
+        with pytest.raises(ConnectionLost) as caught:
+            await call
+        assert not caught.value.by_peer
+
+
 async def test_a_typed_call_decodes_headers_on_both_sides() -> None:
     table = Dispatcher()
     table.on(Typed, lambda request, header: Reply(TypedReply(doubled=2 * header.queue_id), b"x"))

@@ -3,7 +3,7 @@
 from batonmq.admin.command import command, controller_option, id_option, wait_option
 from batonmq.admin.operations import controllers
 from batonmq.admin.output import Output
-from batonmq.admin.session import Admin
+from batonmq.admin.session import Admin, AdminError
 
 
 @command("removeController")
@@ -14,11 +14,12 @@ async def main(admin: Admin, out: Output, controller: str, node_id: str, wait_s:
     """Take a controller out of its Raft group.
 
     Dead or alive; a leader hands over first. Refused where the rest would have no majority that answers. Stop
-    the controller afterwards: it takes no part any more, and says so in its log.
+    the controller afterwards: it takes no part any more, and says so in its log. Fails if there is no such
+    member.
     """
+    was_member = await controllers.remove(admin, controller, node_id, wait_s)
     known = await controllers.members(admin, controller)
-    if node_id not in (each.controller_id for each in known.members):
-        out.done(f"{node_id} is no member of {known.group}", id=node_id)
-        return
-    await controllers.remove(admin, controller, node_id, wait_s)
+    if not was_member:
+        ids = ", ".join(each.controller_id for each in known.members)
+        raise AdminError(f"{node_id} is no member of {known.group}, whose members are {ids}")
     out.done(f"{node_id} is removed from {known.group}", id=node_id)

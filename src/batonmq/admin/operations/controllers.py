@@ -90,20 +90,42 @@ async def add(admin: Admin, controllers: str, node_id: str, raft: str, rpc: str,
     )
 
 
-async def remove(admin: Admin, controllers: str, node_id: str, wait_s: float) -> None:
+async def versions(admin: Admin, group: ControllerMembers) -> dict[str, str | None]:
+    """Id of each member -> the version of BatonMQ that it runs; None if it does not say, or not answer."""
+
+    async def ask(address: str) -> str | None:
+        try:
+            answer = await admin.ask(address, wire.GetControllerMembers())
+            return decode_controller_members(bytes(answer.body)).version
+        except (AdminError, NetError, MQError):
+            return None
+
+    found = await asyncio.gather(*(ask(each.rpc_address) for each in group.members))
+    return {each.controller_id: version for each, version in zip(group.members, found, strict=True)}
+
+
+async def remove(admin: Admin, controllers: str, node_id: str, wait_s: float) -> bool:
     """Take a controller out of the group; returns when it is no member.
 
-    Raises `AdminError` after `wait_s` seconds.
+    Returns:
+        Whether it was one.
+
+    Raises:
+        AdminError: after `wait_s` seconds.
     """
+    was_member = False
 
     async def step() -> bool | None:
+        nonlocal was_member
         known = await members(admin, controllers)
         if node_id in (each.controller_id for each in known.members):
+            was_member = True
             await _to_leader(admin, controllers, wire.RemoveController(node_id))
             return None  # the next attempt sees, at the leader, whether it was decided
         return True if known.leader_id is not None and known.settled else None
 
     await _until(step, wait_s, f"whether {node_id} is removed is not known: give the command again")
+    return was_member
 
 
 async def transfer(admin: Admin, controllers: str, node_id: str, wait_s: float) -> None:

@@ -293,7 +293,9 @@ class Sender:
         found = topics.create_on_send(
             name, fields.default_topic, fields.default_topic_queue_nums, sys_flag, peer
         )
-        if found is None and retry:
+        # Groups are limited in number, names that a client makes up are not.
+        known_group = name[len(RETRY_PREFIX) :] in self._broker.tables.subscriptions
+        if found is None and retry and (known_group or topics.has_room):
             found = topics.create_on_send_back(name, 1, sys_flag=sys_flag)
         if found is None:
             raise MQError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!{FAQ}")

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from batonmq.common.addresses import split_addresses
 from batonmq.net.connection import Response
-from batonmq.net.errors import CallTimeout, ConnectFailed, NetError
+from batonmq.net.errors import CallTimeout, ConnectFailed, ConnectionLost, NetError
 from batonmq.protocol.bodies import controller as bodies
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError, NotLeaderError
@@ -37,6 +37,34 @@ IN_A_ROW_S: Final = 2.0
 """Longest time between calls that time out in a row: heartbeats are sent every second."""
 RETRY_S: Final = (0.1, 1.0)
 """First and longest pause of a caller between failed attempts; the pause doubles each time."""
+
+
+class NoLeader(NotLeaderError):
+    """No known controller leads. `connections_ended`: one of them closed or reset the connection."""
+
+    def __init__(self, failures: Iterable[NetError | MQError]) -> None:
+        reasons = set()
+        self.connections_ended = False
+        for failure in failures:
+            self.connections_ended |= ended_by_peer(failure)
+            reasons.add(failure.remark if isinstance(failure, MQError) else in_words(failure))
+        super().__init__(
+            ResponseCode.CONTROLLER_NOT_LEADER,
+            f"no controller of controllerAddr leads ({'; '.join(sorted(reasons))})",
+        )
+
+
+def ended_by_peer(error: Exception) -> bool:
+    """Whether a controller closed or reset the connection."""
+    return isinstance(error, ConnectionLost) and error.by_peer
+
+
+def in_words(error: Exception) -> str:
+    """The error for a log line. A controller that refuses a connection closes or resets it, as it happens:
+    the same words for both, so that they are one failure."""
+    if isinstance(error, ConnectionLost) and error.by_peer:
+        return f"{error.address}: connection closed"
+    return str(error)
 
 
 class Controllers:
@@ -187,23 +215,18 @@ class Controllers:
             return header.controller_leader_address
 
         asking = [asyncio.ensure_future(ask(address)) for address in self._known]
-        reasons: list[str] = []
+        failures: list[NetError | MQError] = []
         try:
             for earliest in asyncio.as_completed(asking):
                 try:
                     return await earliest
-                except NetError as error:
-                    reasons.append(str(error))
-                except MQError as error:
-                    reasons.append(error.remark)
+                except (NetError, MQError) as error:
+                    failures.append(error)
         finally:
             for task in asking:
                 task.cancel()
             await asyncio.gather(*asking, return_exceptions=True)
-        raise NotLeaderError(
-            ResponseCode.CONTROLLER_NOT_LEADER,
-            f"no controller of controllerAddr leads ({'; '.join(sorted(set(reasons)))})",
-        )
+        raise NoLeader(failures)
 
     def _update_controllers(self, metadata: wire.GetMetadataReply) -> None:
         """Controllers may be added and replaced while brokers run; each needs the brokers' heartbeats.
@@ -260,7 +283,9 @@ class Controllers:
     async def _call_through_any(
         self, leader: str, header: Header, body: bytes, accept: Container[int]
     ) -> Response:
-        """As `call`, through the other controllers in turn until one reaches the leader."""
+        """As `call`, through the other controllers in turn until one reaches the leader. Raises
+        `ConnectFailed` only if none of them got the request: one that did may have passed it on, even if it
+        got no answer."""
         others = [address for address in self._known if address != leader and self.may_forward(address)]
         others.sort(key=lambda address: address != self._through)
         if not others:
@@ -268,13 +293,17 @@ class Controllers:
         failure: NetError | MQError = NotLeaderError(
             ResponseCode.CONTROLLER_NOT_LEADER, f"{leader} does not answer, nor can it be reached otherwise"
         )
+        passed_on = False
         for address in others:
             try:
                 return await self.call_through(
                     address, header, body, timeout_ms=CALL_TIMEOUT_MS, accept=accept
                 )
-            except (ConnectFailed, NotLeaderError) as error:
-                failure = error
+            except ConnectFailed as error:
+                if not passed_on:
+                    failure = error
+            except NotLeaderError as error:
+                failure, passed_on = error, True
             except MQError as error:
                 if self.may_forward(address):
                     raise

@@ -19,12 +19,12 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
-from batonmq.broker.replica.controllers import Controllers
+from batonmq.broker.replica.controllers import Controllers, NoLeader
 from batonmq.broker.replica.core import ReplicasCore
 from batonmq.common.repeated_warnings import RepeatedWarnings
 from batonmq.ha.autoswitch.service import HAService
 from batonmq.net.dispatch import Reply, Request
-from batonmq.net.errors import NetError
+from batonmq.net.errors import ConnectFailed, NetError
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import controller as controller_wire
@@ -66,6 +66,18 @@ class HandBacks:
         self._began_ms: int | None = None
         """Master: when it last tried; a hand-back at most every `handBackDelay`."""
         self._busy = False
+        self._electing = False
+        """An election may have been requested, and its outcome is not known yet."""
+        self._withdrawn = False
+
+    def withdraw(self) -> None:
+        """This broker stops and follows the controllers no longer: it would not learn of a new master.
+
+        What waits is refused if there may be one. With one copy it would be acknowledged, and lost."""
+        self._withdrawn = True
+        if self._electing:
+            self._broker.role.stopping = True
+            self._broker.appender.resume()
 
     # -- slave
 
@@ -142,19 +154,31 @@ class HandBacks:
             if broker.clock.monotonic_ms() >= deadline_ms or broker.role.epoch != epoch:
                 raise _refusal(f"replica {broker_id} did not have all of the log within {CATCH_UP_S} s")
             await asyncio.sleep(POLL_S)
+        if self._withdrawn:
+            raise _refusal("this broker is stopping")
         log.info("hand the master role back to replica %d", broker_id)
         election = controller_wire.ElectMaster(
             config.broker_cluster_name, config.broker_name, broker_id, True, broker.clock.now_ms()
         )
+        self._electing = True
+        try:
+            await self._elect(election, broker_id)
+            await self._next_role(epoch)
+        finally:
+            self._electing = False
+
+    async def _elect(self, election: controller_wire.ElectMaster, broker_id: int) -> None:
+        """Returns if there was an election, or its outcome is unknown."""
         try:
             await self._controllers.call(election)
+        except (ConnectFailed, NoLeader) as error:
+            raise _refusal(f"no controller got the request: {error}") from error  # so there is no election
         except MQError as error:
             if error.code in _DEFINITE:
                 raise
             log.warning("hand-back to replica %d: outcome unknown: %s", broker_id, error)
         except NetError as error:
             log.warning("hand-back to replica %d: outcome unknown: %s", broker_id, error)
-        await self._next_role(epoch)
 
     def _has_all(self, broker_id: int) -> bool:
         end = self._broker.store.max_offset
@@ -168,6 +192,8 @@ class HandBacks:
         broker = self._broker
         deadline_ms = broker.clock.monotonic_ms() + int(1000 * UNKNOWN_S)
         while broker.role.epoch == epoch:
+            if self._withdrawn:
+                raise _refusal("this broker is stopping")
             if broker.clock.monotonic_ms() >= deadline_ms:
                 raise _refusal(f"no role of an epoch after {epoch} within {UNKNOWN_S} s")
             try:

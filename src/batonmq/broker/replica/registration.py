@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from batonmq.broker.replica.controller_answers import role_of, typed
-from batonmq.broker.replica.controllers import Controllers
+from batonmq.broker.replica.controllers import Controllers, NoLeader
 from batonmq.broker.replica.core import ReplicasCore, Role, Step
 from batonmq.broker.replica.identity import IdentityFiles
 from batonmq.ha.autoswitch.service import HAService
@@ -187,7 +187,7 @@ class ReplicaRegistration:
         """Text for the log line that says what an operator can do; empty if nothing."""
         registering = self._core.next_step() is Step.REGISTER
         code = error.code if isinstance(error, MQError) else None
-        if code == ResponseCode.CONTROLLER_NOT_LEADER and ": connection " in str(error):
+        if isinstance(error, NoLeader) and error.connections_ended:
             return "; if they want TLS or a certificate, set tls.enable=true and tls.client.certPath"
         if registering and code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED:
             return (

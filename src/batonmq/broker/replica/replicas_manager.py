@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from typing import TYPE_CHECKING, Final
 
 from batonmq.broker.replica.controller_answers import role_of, typed
-from batonmq.broker.replica.controllers import FIND_TIMEOUT_MS, RETRY_S, Controllers
+from batonmq.broker.replica.controllers import FIND_TIMEOUT_MS, RETRY_S, Controllers, in_words
 from batonmq.broker.replica.core import ReplicasCore, Role, Step
 from batonmq.broker.replica.hand_back import HandBacks
 from batonmq.broker.replica.heartbeats import Heartbeats
@@ -53,10 +52,6 @@ log = logging.getLogger(__name__)
 HA_ADDRESS_TIMEOUT_MS: Final = 1_000
 GRACE_S: Final = 3.0
 """Failures in this time are not logged: controllers that start with the broker first elect their leader."""
-
-
-_ENDED: Final = re.compile(r"connection lost \(\[Errno 104\][^)]*\)")
-"""A controller that refuses a connection closes or resets it, as it happens: one failure, one line."""
 
 
 class ReplicasManager:
@@ -126,6 +121,7 @@ class ReplicasManager:
 
     async def stop(self) -> None:
         """Stop all requests to the controllers; the role stays unchanged."""
+        self._hand_backs.withdraw()
         tasks = list(self._tasks)
         if self._ha_address_search is not None:
             tasks.append(self._ha_address_search)
@@ -151,7 +147,7 @@ class ReplicasManager:
                 logged, wait_s, succeeded_at = "", RETRY_S[0], loop.time()
             except (NetError, MQError, OSError) as error:
                 step = self.core.next_step().name.lower().replace("_", " ")
-                text = _ENDED.sub("connection closed", str(error))
+                text = in_words(error)
                 if text != logged and loop.time() - succeeded_at > GRACE_S:
                     log.warning("controller, %s: %s%s", step, text, self._registration.advice(error))
                     logged = text

@@ -38,6 +38,10 @@ SYSTEM_GROUPS = (
 LOGGED: Final = 8
 """Largest change that logs a line per group; the line costs more than the creation of the group."""
 
+MOST_CREATED: Final = 100_000
+"""With so many groups heartbeats create no further ones, about 2 KiB each with its retry topic. RocketMQ sets
+no limit: any client could fill the memory and the disk."""
+
 FORBID_READ = 2
 """Bit index of "may not consume" in a group's forbidden set for a topic."""
 
@@ -58,6 +62,8 @@ class SubscriptionTable:
         self._clock = clock
         self._groups = {name: SubscriptionGroupConfig(group_name=name) for name in SYSTEM_GROUPS}
         self._forbidden: dict[str, dict[str, int]] = {}
+        self._full = False
+        """Whether the last unknown groups had no room, for the log."""
         self.state_version = 0
         """Master epoch in controller mode; part of every data version."""
         self.version = DataVersion(timestamp=clock.now_ms(), counter=0, state_version=0)
@@ -112,11 +118,21 @@ class SubscriptionTable:
         if not self._config.auto_create_subscription_group:
             return
         unknown = dict.fromkeys(group for group in groups if group not in self)
+        if not unknown:
+            return
         created = [
             SubscriptionGroupConfig(group_name=group) for group in unknown if group_error(group) is None
         ]
-        if created:
-            self._put(*created)
+        room = max(0, MOST_CREATED - len(self._groups))
+        if len(created) > room and not self._full:
+            log.error(
+                "groups are no longer created by themselves, with %d groups: delete some (deleteSubGroup), "
+                "or create those that are needed (updateSubGroup)",
+                MOST_CREATED,
+            )
+        self._full = len(created) > room
+        if created[:room]:
+            self._put(*created[:room])
 
     # -- changing
 

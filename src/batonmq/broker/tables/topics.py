@@ -49,6 +49,10 @@ REVIVE_QUEUES = 8
 MAX_QUEUES: Final = 16_384
 """Largest number of queues of a topic: a request about all of them must not delay other requests."""
 
+MOST_CREATED: Final = 100_000
+"""With so many topics sends create no further ones. RocketMQ sets no limit: any client could fill the memory
+and the disk."""
+
 LOGGED: Final = 8
 """Largest change that logs a line per topic; the line costs more than the creation of the topic."""
 
@@ -74,6 +78,8 @@ class TopicTable:
             self._topics[topic.topic_name] = topic
         self._system = SYSTEM_TOPICS | self._topics.keys()
         self.deleted = DeletedTopics()
+        self._full = False
+        """Whether the last unknown topic had no room, for the log."""
         self._warned: set[str] = set()
         """Topics whose unsupported attributes were logged."""
         self.missing_on_master: dict[str, TopicConfig] = {}
@@ -123,6 +129,11 @@ class TopicTable:
         begin = start if version == self.version else 0
         return {name: self._topics[name] for name in sorted(self._topics)[begin : begin + count]}
 
+    @property
+    def has_room(self) -> bool:
+        """Whether clients may create further topics by sending to them."""
+        return len(self._topics) < MOST_CREATED
+
     # -- changing
 
     def create_on_send(
@@ -151,6 +162,16 @@ class TopicTable:
                 client,
             )
             return None
+        if not self.has_room:
+            if not self._full:
+                log.error(
+                    "topics are no longer created by themselves, with %d topics: delete some (deleteTopic), "
+                    "or create those that are needed (updateTopic)",
+                    MOST_CREATED,
+                )
+            self._full = True
+            return None
+        self._full = False
         count = max(0, min(queues, template.write_queue_nums))
         created = TopicConfig(
             topic_name=topic,

@@ -259,10 +259,10 @@ class Deliverer:
         """The messages to store for these units; `recalled`: unique key -> real topics of its recalls, of
         which `matched` gets those that stop a message."""
         state = self._state
-        due = []
+        due, lost = [], list[int]()
         for unit, record in zip(units, await self._records(units), strict=True):
             if record is None:
-                log.error("a timed message is no longer in the log physical_offset=%d", unit.physical_offset)
+                lost.append(unit.physical_offset)
                 continue
             topic = record.properties.get(PROPERTY_REAL_TOPIC, "")
             key = record.properties.get(PROPERTY_UNIQUE_KEY, "")
@@ -283,6 +283,13 @@ class Deliverer:
                 self._counts.left(topic)
             else:
                 due.append(_Due(message, topic, unit))
+        if lost:
+            log.error(
+                "%d timed messages are lost: the log has expired up to them (fileReservedTime) before they "
+                "were due; the first one was at physical_offset=%d",
+                len(lost),
+                lost[0],
+            )
         return due
 
     async def _records(self, units: Sequence[Unit]) -> list[MessageExt | None]:

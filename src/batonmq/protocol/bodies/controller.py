@@ -92,6 +92,8 @@ class ControllerMembers(Body):
     settled: bool
     """No change is under way."""
     members: list[ControllerMember]
+    version: str | None = None
+    """Of BatonMQ, at the one that was asked; 0.1.0 does not say it."""
 
 
 _members_decoder = msgspec.json.Decoder(ControllerMembers)
