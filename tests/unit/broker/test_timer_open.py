@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.unit.broker.conftest import Served
+from tests.unit.broker.conftest import START_MS, Served
 from tests.unit.broker.fakes import become_slave
 from tests.unit.broker.test_timer_clock import Timed
 
@@ -146,6 +146,47 @@ async def test_a_slave_that_acts_again_has_them_still(acting: Acting) -> None:
     acting.elsewhere.without.clear()
     acting.act()
     await acting.until(lambda: acting.elsewhere.taken[3:] == ["b", "d", "f"])
+
+
+async def test_a_master_that_had_not_put_them_into_its_wheel_has_not_delivered_them(acting: Acting) -> None:
+    """It hung before it could, and is killed right after its next checkpoint, before it delivers them."""
+    acting.act()
+    acting.served.clock.advance(6_000)
+    await acting.until(lambda: acting.open == 3 and acting.state.read_ms >= acting.clock.now_ms() - 1_000)
+    acting.stop_acting()
+    acting.part.service.replace(Checkpoint(acting.clock.now_ms(), 0, 1, 1).encode())
+    acting.elsewhere.without.clear()
+    acting.act()
+    await acting.until(lambda: acting.elsewhere.taken[3:] == ["b", "d", "f"])
+
+
+async def test_those_that_the_master_has_delivered_wait_no_more(acting: Acting) -> None:
+    acting.act()
+    acting.served.clock.advance(6_000)
+    await acting.until(lambda: acting.open == 3 and acting.state.read_ms >= acting.clock.now_ms() - 1_000)
+    acting.stop_acting()
+    acting.part.service.replace(Checkpoint(acting.clock.now_ms(), 0, 1, 1).encode())
+    acting.part.service.replace(Checkpoint(acting.clock.now_ms(), 0, 7, 7).encode())
+    assert acting.state.done.open == ()
+
+
+async def test_a_master_whose_clock_is_behind_delivers_each_in_its_time_and_once(acting: Acting) -> None:
+    acting.act()
+    acting.served.clock.advance(6_000)
+    await acting.until(lambda: acting.open == 3 and acting.state.read_ms >= acting.clock.now_ms() - 1_000)
+    await acting.part.service.flush()
+    file = acting.part.service.encode()
+    await acting.part.stop()
+    # Killed again and again, before it writes a checkpoint.
+    for passed_ms, expected in ((1_900, 0), (2_500, 1), (2_600, 1), (3_100, 3), (3_200, 3)):
+        acting.served.clock.set_wall(START_MS + passed_ms)
+        again = Acting(acting.served)
+        again.part.service.restore(file)
+        await again.part.start()
+        again.master()
+        await again.settled()
+        assert again.store.get(STUCK, 0, 0, 32).count == expected
+        await again.part.service.close(failed=True)
 
 
 async def test_so_many_wait_and_no_more(acting: Acting, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import islice
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from batonmq.broker.messages.appender import PutStatus
@@ -389,12 +389,13 @@ class Deliverer:
             state.leave_open(one.unit for one in open_)
         self._open.clear()
 
-    async def retry_open(self, since_ms: int) -> None:
-        """Deliver the open messages, one topic after the other, each in order. `since_ms`: see `run`."""
+    async def retry_open(self) -> None:
+        """Deliver the open messages, one topic after the other, each in order."""
         state = self._state
         await self._confirmed()
         if state.open:  # of the broker before, or of this one before its restart
-            self._already = AlreadyDelivered(state.broker, since_ms)
+            first_ms = min(unit.slot_ms for unit in state.all_open())
+            self._already = AlreadyDelivered(state.broker, first_ms)
         while True:
             if not state.broker.settings.broker.timer_stop_dequeue:
                 for topic_hash in list(state.open):
@@ -405,7 +406,9 @@ class Deliverer:
         state, most = self._state, 1
         waiting = state.open[topic_hash]
         while waiting:
-            units = list(islice(waiting, most))
+            units = list(takewhile(self._is_due, islice(waiting, most)))
+            if not units:
+                return
             refused, _ = await self._outcome(self._submit(await self._due(units, {}, set())))
             for _unit in units:
                 waiting.popleft()  # others come behind them only
@@ -418,6 +421,10 @@ class Deliverer:
             if refused:
                 return
             most = BATCH
+
+    def _is_due(self, unit: Unit) -> bool:
+        """By the clock of the broker that left the message open it was due, by this one's perhaps not yet."""
+        return unit.slot_ms + self._state.wheel.precision_ms <= self._state.now_ms()
 
     async def _safe(self, end_offset: int) -> None:
         """Wait for a message that is in the log: another attempt would be a second message."""

@@ -113,7 +113,7 @@ class TimerService:
         state.moved(acting=state.broker.role.is_acting)
         self._keep(self._enqueuer.run, "timer: filling of the wheel")
         self._keep(lambda: Deliverer(state, self._counts).run(since_ms, doubtful), "timer: delivery")
-        self._keep(lambda: Deliverer(state, self._counts).retry_open(since_ms), "timer: open messages")
+        self._keep(lambda: Deliverer(state, self._counts).retry_open(), "timer: open messages")
 
     def follow(self) -> None:
         """This broker is a slave: keep the wheel as its master's."""

@@ -91,10 +91,13 @@ class TimerState:
             self.open.setdefault(unit.topic_hash, deque()).append(unit)
 
     def replace(self, done: Checkpoint) -> None:
-        """On a slave: the state of the broker that delivers. What that has still in its wheel, this one may
-        have taken out of its own and left open."""
-        open_ = (unit for unit in self.done.open if unit.slot_ms >= done.read_ms and unit not in done.open)
-        self.done = done._replace(open=(*done.open, *open_))
+        """On a slave: the state of the broker that delivers. What that has still in its wheel, or has yet to
+        put there, this one may have taken out of its own and left open."""
+        behind = done.master_queue_offset < self.queue_offset
+        theirs = {unit.physical_offset for unit in done.open}
+        open_ = (unit for unit in self.done.open if unit.physical_offset not in theirs)
+        kept = (unit for unit in open_ if behind or unit.slot_ms >= done.read_ms)
+        self.done = done._replace(open=(*done.open, *kept))
         self.version = done.version
 
     def forget_delivered(self) -> None:
