@@ -148,16 +148,21 @@ async def test_a_slave_that_acts_again_has_them_still(acting: Acting) -> None:
     await acting.until(lambda: acting.elsewhere.taken[3:] == ["b", "d", "f"])
 
 
-async def test_a_master_that_had_not_put_them_into_its_wheel_has_not_delivered_them(acting: Acting) -> None:
+@pytest.mark.parametrize(("put", "kept"), [(1, "bdf"), (3, "df"), (5, "f")])
+async def test_what_a_master_had_not_put_into_its_wheel_it_has_not_delivered(
+    acting: Acting, put: int, kept: str
+) -> None:
     """It hung before it could, and is killed right after its next checkpoint, before it delivers them."""
     acting.act()
     acting.served.clock.advance(6_000)
     await acting.until(lambda: acting.open == 3 and acting.state.read_ms >= acting.clock.now_ms() - 1_000)
     acting.stop_acting()
-    acting.part.service.replace(Checkpoint(acting.clock.now_ms(), 0, 1, 1).encode())
+    acting.part.service.replace(Checkpoint(acting.clock.now_ms(), 0, put, put).encode())
     acting.elsewhere.without.clear()
     acting.act()
-    await acting.until(lambda: acting.elsewhere.taken[3:] == ["b", "d", "f"])
+    await acting.until(lambda: acting.elsewhere.taken[3:] == list(kept))
+    await acting.settled()
+    assert acting.elsewhere.taken[3:] == list(kept)
 
 
 async def test_those_that_the_master_has_delivered_wait_no_more(acting: Acting) -> None:

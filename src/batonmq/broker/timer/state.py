@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 from batonmq.broker.timer.layout import Checkpoint
 from batonmq.broker.versions import next_version
 from batonmq.protocol.bodies.common import DataVersion
+from batonmq.protocol.names import TIMER_TOPIC
+from batonmq.store.scan import Record, read_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -93,12 +95,29 @@ class TimerState:
     def replace(self, done: Checkpoint) -> None:
         """On a slave: the state of the broker that delivers. What that has still in its wheel, or has yet to
         put there, this one may have taken out of its own and left open."""
-        behind = done.master_queue_offset < self.queue_offset
         theirs = {unit.physical_offset for unit in done.open}
         open_ = (unit for unit in self.done.open if unit.physical_offset not in theirs)
-        kept = (unit for unit in open_ if behind or unit.slot_ms >= done.read_ms)
+        kept = (unit for unit in open_ if unit.slot_ms >= done.read_ms or not self._is_before(unit, done))
         self.done = done._replace(open=(*done.open, *kept))
         self.version = done.version
+
+    def _is_before(self, unit: Unit, done: Checkpoint) -> bool:
+        """Whether the broker that delivers had put this message into its wheel."""
+        if self.queue_offset <= done.master_queue_offset:
+            return True
+        record = self.record(unit)
+        return record is not None and record.queue_offset < done.master_queue_offset
+
+    def record(self, unit: Unit) -> Record | None:
+        """The record of this message, confirmed or not; None if the log does not have it any more."""
+        store = self.broker.store
+        if not store.min_offset <= unit.physical_offset <= store.max_offset - unit.size:
+            return None
+        view = store.read(unit.physical_offset, unit.size)
+        record = next(read_records(view, 0, len(view)), None)
+        if record is None or record.size != unit.size or record.physical_offset != unit.physical_offset:
+            return None
+        return record if record.topic == TIMER_TOPIC else None
 
     def forget_delivered(self) -> None:
         """On a slave: take out of the wheel what the master has delivered. Raises `OSError`."""
