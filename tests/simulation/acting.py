@@ -5,7 +5,8 @@ master of `a` is killed, stopped, paused and cut off; so are its slave, the name
 no disk loses anything. Invariants:
 
 - an acting slave never writes to its copy of the log: it stays the begin of its master's;
-- once the faults stop, every acknowledged message is delivered, on either set;
+- once the faults stop, every acknowledged message is delivered, on either set; no timed message came early
+  by the clock of the broker that delivered it;
 - once the faults stop, every committed half message is delivered; none that was rolled back ever is;
 - once the faults stop, a pop consumer has got and acknowledged every message that was acknowledged to its
   sender;
@@ -51,9 +52,11 @@ from tests.simulation.cluster import (
 )
 from tests.simulation.loop import SimLoop
 from tests.simulation.story import FAULTS_S, HEAL_S, START_UP_S, Violation, play, scratch
+from tests.simulation.timers import check_time
 from tests.simulation.witness import _first_difference
 
 TOPIC, QUEUES = "later", 2
+TIMED = {"TIMER_DELAY_MS", "TIMER_DELIVER_MS"}
 SETS = "ab"
 LATEST_S = 400.0
 """All clocks' mistakes together, and some: time after which every message must have come."""
@@ -323,6 +326,8 @@ class ActingScenario:
                     for view in result.buffers:
                         for record in decode_records(view):
                             found[self._kept(record.properties["KEYS"])] += 1
+                            if TIMED & record.properties.keys():
+                                check_time(record)
                             self.story.escaped += name != "a"
                     offset = result.next_offset
         self.story.delivered = found

@@ -9,6 +9,8 @@ from batonmq.broker.messages.appender import Appender, PutStatus
 from batonmq.broker.pop.positions import Positions
 from batonmq.broker.replica.fixed_role import FixedSlave
 from batonmq.broker.replica.role_switch import RoleSwitch
+from batonmq.broker.timer.deliverer import Deliverer
+from batonmq.broker.timer.state import TimerState
 from tests.simulation.mutation import Mutation, Patch
 
 
@@ -50,6 +52,14 @@ def _done_without_a_master() -> list[Patch]:
     return [(EscapeBridge, "put", once)]
 
 
+def _open_messages_come_at_once() -> list[Patch]:
+    return [(Deliverer, "_is_due", lambda self, unit: True)]
+
+
+def _open_messages_are_dropped() -> list[Patch]:
+    return [(TimerState, "leave_open", lambda self, units: None)]
+
+
 MUTATIONS: dict[str, tuple[Mutation[None], tuple[int, ...]]] = {
     "own-log": (Mutation("an acting master writes to its copy of the log", _writes_its_copy), (0, 2, 10)),
     "never-ends": (Mutation("a slave acts on when its master is back", _never_ends), (0, 2)),
@@ -61,6 +71,14 @@ MUTATIONS: dict[str, tuple[Mutation[None], tuple[int, ...]]] = {
     "no-master": (
         Mutation("a message that no master took counts as stored", _done_without_a_master),
         (1, 3),
+    ),
+    "early": (
+        Mutation("timed messages that waited come early by a master's clock", _open_messages_come_at_once),
+        (7120020,),
+    ),
+    "dropped": (
+        Mutation("a timed message that no master took is given up", _open_messages_are_dropped),
+        (7120007, 7120009),
     ),
 }
 """Name -> the guard taken out, and seeds of which one at least must notice."""
