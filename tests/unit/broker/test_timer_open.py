@@ -194,6 +194,53 @@ async def test_a_master_whose_clock_is_behind_delivers_each_in_its_time_and_once
         await again.part.service.close(failed=True)
 
 
+@pytest.mark.parametrize("orderly", [True, False])
+async def test_what_is_not_due_yet_by_a_later_clock_outlives_a_restart(acting: Acting, orderly: bool) -> None:
+    """Its slot was done at the slave. A new message has it now, and the wheel leads to that one only."""
+    acting.act()
+    acting.served.clock.advance(6_000)
+    await acting.until(lambda: acting.open == 3 and acting.state.read_ms >= acting.clock.now_ms() - 1_000)
+    await acting.part.service.close(failed=False)
+    file = acting.part.service.encode()
+    acting.served.clock.set_wall(START_MS + 500)
+    for new in ("h", ""):
+        again = Acting(acting.served)
+        again.part.service.restore(file)
+        await again.part.start()
+        again.master()
+        if new:
+            await again.send_to("TopicJ", new, 1_500)
+            await again.part.service.flush()
+        else:
+            acting.served.clock.advance(9_000)
+        await again.settled()
+        assert again.store.get(STUCK, 0, 0, 32).count == (0 if new else 3)
+        await again.part.service.close(failed=not orderly)
+        file = again.part.service.encode()
+
+
+async def test_an_acting_slave_whose_clock_was_set_back_delivers_them_once(acting: Acting) -> None:
+    """A restart finds them in the wheel, too."""
+    acting.act()
+    acting.served.clock.advance(6_000)
+    await acting.until(lambda: acting.open == 3 and acting.state.read_ms >= acting.clock.now_ms() - 1_000)
+    await acting.part.service.close(failed=False)
+    file = acting.part.service.encode()
+    acting.served.clock.set_wall(START_MS + 500)
+    for taken in ([], ["b", "d", "f"]):
+        again = Acting(acting.served)
+        again.part.service.restore(file)
+        await again.part.start()
+        again.elsewhere.without.clear()
+        again.act()
+        await again.settled()
+        await again.part.service.flush()
+        assert [name for name in again.elsewhere.taken if name in "bdf"] == taken
+        await again.part.service.close(failed=True)
+        file = again.part.service.encode()
+        acting.served.clock.advance(9_000)
+
+
 async def test_so_many_wait_and_no_more(acting: Acting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deliverer, "MOST_OPEN", 2)
     acting.act()

@@ -13,7 +13,7 @@ import asyncio
 import logging
 from array import array
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from functools import partial
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
@@ -108,9 +108,13 @@ class _One:
 class Deliverer:
     """One per broker; `run` is cancelled at the end of a term."""
 
-    def __init__(self, state: TimerState, counts: TimerCounts) -> None:
+    def __init__(
+        self, state: TimerState, counts: TimerCounts, beside: Container[int] = frozenset[int]()
+    ) -> None:
+        """`beside`: places in the log of messages that may be in the wheel, and are open."""
         self._state = state
         self._counts = counts
+        self._beside = beside
         self._already: AlreadyDelivered | None = None
         self._already_until_ms = 0
         """Slots from here on cannot have been delivered before."""
@@ -242,7 +246,8 @@ class Deliverer:
         positions.reverse()
         flying: deque[_Flying] = deque()
         for at in range(0, len(positions), BATCH):
-            units = [u for p in positions[at : at + BATCH] if (u := timers.log.read(p)) is not None]
+            read = (timers.log.read(position) for position in positions[at : at + BATCH])
+            units = [u for u in read if u is not None and u.physical_offset not in self._beside]
             due = await self._due(units, recalled, matched)
             flying.append(self._submit([one for one in due if not self._follows_open(one)]))
             # The log gets this batch while the one before is replicated, or is on its way to disk.

@@ -94,7 +94,8 @@ class TimerService:
         state.timers = TimerStore(root, state.wheel.precision_ms, log_file_size)
         by_hash = state.timers.recover(self._durable, state.broker.store.max_offset)
         for unit in self._durable.open:
-            by_hash[unit.topic_hash] = by_hash.get(unit.topic_hash, 0) + 1
+            if unit.slot_ms < self._durable.read_ms:  # those in later slots are counted
+                by_hash[unit.topic_hash] = by_hash.get(unit.topic_hash, 0) + 1
         return by_hash
 
     def lead(self) -> None:
@@ -107,12 +108,13 @@ class TimerService:
         state.forget_delivered()
         read_ms, waiting_ms = state.done.read_ms, state.timers.next_ms
         since_ms = read_ms if waiting_ms is None else min(read_ms or waiting_ms, waiting_ms)
-        doubtful = state.take_doubtful()
+        beside = frozenset(unit.physical_offset for unit in state.done.open)
+        doubtful = [unit for unit in state.take_doubtful() if unit.physical_offset not in beside]
         state.leave_open(state.done.open)
         state.leading = True
         state.moved(acting=state.broker.role.is_acting)
         self._keep(self._enqueuer.run, "timer: filling of the wheel")
-        self._keep(lambda: Deliverer(state, self._counts).run(since_ms, doubtful), "timer: delivery")
+        self._keep(lambda: Deliverer(state, self._counts, beside).run(since_ms, doubtful), "timer: delivery")
         self._keep(lambda: Deliverer(state, self._counts).retry_open(), "timer: open messages")
 
     def follow(self) -> None:

@@ -77,14 +77,12 @@ class TimerState:
     def checkpoint(self) -> Checkpoint:
         """The state now, `log_end` not necessarily on disk."""
         master = self.queue_offset if self.leading else max(self.done.master_queue_offset, self.queue_offset)
-        read_ms = self.read_ms
-        # Those in later slots are in the wheel of whoever goes by this.
-        open_ = tuple(unit for unit in self.all_open() if unit.slot_ms < read_ms)
-        return Checkpoint(read_ms, self.timers.log.end, self.queue_offset, master, self.version, open_)
+        open_ = tuple(self.all_open())
+        return Checkpoint(self.read_ms, self.timers.log.end, self.queue_offset, master, self.version, open_)
 
     def all_open(self) -> Iterable[Unit]:
-        """Messages of slots before `read_ms`, or that this broker has taken out of the wheel, which are not
-        delivered."""
+        """Messages that are not delivered although their slots were done, here or at the broker before. By
+        this broker's clock they may be due later."""
         return chain(*self.open.values()) if self.leading else self.done.open
 
     def leave_open(self, units: Iterable[Unit]) -> None:
