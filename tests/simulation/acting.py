@@ -73,6 +73,8 @@ class ActingStory:
     """Messages that were delivered on the other set."""
     acted: int = 0
     """How often a slave began to act."""
+    waited: int = 0
+    """Most timed messages that waited at an acting slave, of a topic that no other set has."""
     events: list[str] = field(default_factory=list)
 
     @property
@@ -161,15 +163,16 @@ class ActingCluster(SimCluster):
         return True
 
 
-def run(seed: int, faults_s: float = FAULTS_S) -> ActingStory:
-    """Run the story of `seed`; raises `Violation` (with the events before it) if an invariant breaks."""
+def run(seed: int, faults_s: float = FAULTS_S, scenario: type[ActingScenario] | None = None) -> ActingStory:
+    """Run the story of `seed`; raises `Violation` (with the events before it) if an invariant breaks.
+    `scenario`: another one than `ActingScenario`."""
     loop = SimLoop(seed)
     story = ActingStory(seed)
     with scratch("acting", seed) as root:
         cluster = ActingCluster(loop, root)
         story.events = cluster.events
         with cluster.world.in_force():
-            play(loop, seed, story.events, ActingScenario(cluster, story, faults_s).play)
+            play(loop, seed, story.events, (scenario or ActingScenario)(cluster, story, faults_s).play)
         return story
 
 

@@ -9,7 +9,9 @@ from batonmq.broker.messages.appender import Appender, PutStatus
 from batonmq.broker.pop.positions import Positions
 from batonmq.broker.replica.fixed_role import FixedSlave
 from batonmq.broker.replica.role_switch import RoleSwitch
+from batonmq.broker.timer.already import AlreadyDelivered
 from batonmq.broker.timer.deliverer import Deliverer
+from batonmq.broker.timer.layout import Checkpoint
 from batonmq.broker.timer.state import TimerState
 from tests.simulation.mutation import Mutation, Patch
 
@@ -60,6 +62,23 @@ def _open_messages_are_dropped() -> list[Patch]:
     return [(TimerState, "leave_open", lambda self, units: None)]
 
 
+def _later_open_messages_are_left_out() -> list[Patch]:
+    checkpoint = TimerState.checkpoint
+
+    def only_earlier(self: TimerState) -> Checkpoint:
+        whole = checkpoint(self)
+        return whole._replace(open=tuple(unit for unit in whole.open if unit.slot_ms < whole.read_ms))
+
+    return [(TimerState, "checkpoint", only_earlier)]
+
+
+def _nobody_looks_what_is_delivered() -> list[Patch]:
+    async def take(self: AlreadyDelivered, message: Any) -> bool:
+        return False
+
+    return [(AlreadyDelivered, "take", take)]
+
+
 MUTATIONS: dict[str, tuple[Mutation[None], tuple[int, ...]]] = {
     "own-log": (Mutation("an acting master writes to its copy of the log", _writes_its_copy), (0, 2, 10)),
     "never-ends": (Mutation("a slave acts on when its master is back", _never_ends), (0, 2)),
@@ -82,3 +101,14 @@ MUTATIONS: dict[str, tuple[Mutation[None], tuple[int, ...]]] = {
     ),
 }
 """Name -> the guard taken out, and seeds of which one at least must notice."""
+LONELY: dict[str, tuple[Mutation[None], tuple[int, ...]]] = {
+    "later-slots": (
+        Mutation("a checkpoint leaves out what waits in later slots", _later_open_messages_are_left_out),
+        (7130009,),
+    ),
+    "no-look": (
+        Mutation("nobody looks what is delivered already", _nobody_looks_what_is_delivered),
+        (7130000, 7130001),
+    ),
+}
+"""The same for the stories of `lonely.py`."""
