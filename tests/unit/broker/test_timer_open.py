@@ -194,6 +194,18 @@ async def test_a_master_whose_clock_is_behind_delivers_each_in_its_time_and_once
         await again.part.service.close(failed=True)
 
 
+async def test_one_that_is_not_due_yet_holds_back_no_earlier_one(acting: Acting) -> None:
+    """What a slave had left open comes behind what another one has left open since."""
+    acting.act()
+    acting.served.clock.advance(6_000)
+    await acting.until(lambda: acting.open == 3 and acting.state.read_ms >= acting.clock.now_ms() - 1_000)
+    acting.stop_acting()
+    acting.state.done = acting.state.done._replace(open=acting.state.done.open[::-1])
+    acting.served.clock.set_wall(START_MS + 2_500)
+    acting.master()
+    await acting.until(lambda: acting.store.get(STUCK, 0, 0, 32).count == 1)
+
+
 @pytest.mark.parametrize("orderly", [True, False])
 async def test_what_is_not_due_yet_by_a_later_clock_outlives_a_restart(acting: Acting, orderly: bool) -> None:
     """Its slot was done at the slave. A new message has it now, and the wheel leads to that one only."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from batonmq.broker.timer.deliverer import Deliverer
 from batonmq.broker.timer.enqueuer import Enqueuer, queue_offset_after
 from batonmq.broker.timer.layout import Checkpoint, decode_checkpoint
+from batonmq.broker.timer.state import by_slot
 from batonmq.broker.timer.timer_store import TimerStore, sync
 from batonmq.broker.versions import age
 from batonmq.common.files import reason
@@ -110,7 +111,7 @@ class TimerService:
         since_ms = read_ms if waiting_ms is None else min(read_ms or waiting_ms, waiting_ms)
         beside = frozenset(unit.physical_offset for unit in state.done.open)
         doubtful = [unit for unit in state.take_doubtful() if unit.physical_offset not in beside]
-        state.leave_open(state.done.open)
+        state.leave_open(sorted(state.done.open, key=by_slot))  # the first one may wait for its time
         state.leading = True
         state.moved(acting=state.broker.role.is_acting)
         self._keep(self._enqueuer.run, "timer: filling of the wheel")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 DOUBTFUL_MS: Final = 10_000
 """How much later than this broker a master may park a message."""
-_slot_of = attrgetter("slot_ms")
+by_slot = attrgetter("slot_ms")
 
 
 class TimerState:
@@ -129,7 +129,7 @@ class TimerState:
     def doubt(self, unit: Unit) -> None:
         """As `doubtful`: this one comes late, and is not put into the wheel."""
         if unit.slot_ms >= self.done.read_ms - DOUBTFUL_MS:
-            insort(self.doubtful, unit, key=_slot_of)
+            insort(self.doubtful, unit, key=by_slot)
 
     def take_doubtful(self) -> list[Unit]:
         """The doubtful messages, which count no more."""
