@@ -160,19 +160,21 @@ class TimerService:
         """The answer to GET_TIMER_CHECK_POINT."""
         return (self.state.checkpoint() if self.state.opened else self._durable).encode()
 
-    def replace(self, data: bytes) -> None:
+    def replace(self, data: bytes, *, exact: bool = False) -> None:
         """On a slave: the master's checkpoint. Raises ValueError."""
         if not self.state.leading:
             self.state.replace(decode_checkpoint(data))
+            self.state.doubts = not exact
             self._enqueuer.wake()
 
-    def take_back(self, data: bytes) -> bool:
-        """On a master that returns: the checkpoint of a slave, if that is newer or has delivered more. Raises
-        ValueError. True: it was taken."""
+    def take_back(self, data: bytes, *, exact: bool) -> bool:
+        """On a master that returns: the checkpoint of a slave, if that is newer or has delivered more.
+        `exact`: the slave parks messages in the same slots as this broker; those that it passed are rolled.
+        Raises ValueError. True: it was taken."""
         theirs, own = decode_checkpoint(data), self.state.checkpoint()
         if self.state.leading or (age(theirs.version) <= age(own.version) and theirs.read_ms <= own.read_ms):
             return False
-        self.replace(data)
+        self.replace(data, exact=exact)
         return True
 
     # -- disk

@@ -59,6 +59,8 @@ class TimerState:
         """On a slave: messages of the last seconds before `done.read_ms` that were to be rolled, by slot. A
         RocketMQ master parks them by the time at which it saw them, a little later than this broker does by
         their store time, so it may not have rolled them yet."""
+        self.doubts = True
+        """Whether `done` may be a RocketMQ broker's."""
         self.behind_since_ms: int | None = None
         """Store time of the message that was enqueued last, while others wait behind it."""
 
@@ -122,13 +124,15 @@ class TimerState:
         done = self.done
         if self.queue_offset <= done.master_queue_offset:
             # Otherwise the wheel has messages that the master may not have put into its own.
-            self.doubtful += self.timers.forget_before(done.read_ms)
+            rolled = self.timers.forget_before(done.read_ms)
+            if self.doubts:
+                self.doubtful += rolled
         while self.doubtful and self.doubtful[0].slot_ms < done.read_ms - DOUBTFUL_MS:
             self.doubtful.popleft()
 
     def doubt(self, unit: Unit) -> None:
         """As `doubtful`: this one comes late, and is not put into the wheel."""
-        if unit.slot_ms >= self.done.read_ms - DOUBTFUL_MS:
+        if self.doubts and unit.slot_ms >= self.done.read_ms - DOUBTFUL_MS:
             insort(self.doubtful, unit, key=by_slot)
 
     def take_doubtful(self) -> list[Unit]:
