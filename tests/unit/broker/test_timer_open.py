@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 
@@ -65,10 +66,11 @@ class Acting(Timed):
         self.broker.appender.escape = self.elsewhere.escape
         self.part.role_changed(self.broker.role)
 
-    def stop_acting(self) -> None:
+    async def stop_acting(self) -> None:
         self.part.role_ending()
         self.broker.role.set_acting(False)
         self.part.role_changed(self.broker.role)
+        await asyncio.sleep(0.01)  # what was on its way is refused
 
     def master(self) -> None:
         self.part.role_ending()
@@ -125,7 +127,7 @@ async def test_a_master_that_returns_delivers_them_and_nothing_else_again(acting
     acting.served.clock.advance(6_000)
     await acting.until(lambda: acting.open == 3 and acting.state.read_ms >= acting.clock.now_ms() - 1_000)
     data = acting.part.service.checkpoint()
-    acting.stop_acting()
+    await acting.stop_acting()
     assert decode_checkpoint(acting.part.service.checkpoint()).open == decode_checkpoint(data).open
     # The same log at the former master, whose wheel has all of them.
     acting.part.service.replace(data)
@@ -140,7 +142,7 @@ async def test_a_slave_that_acts_again_has_them_still(acting: Acting) -> None:
     acting.act()
     acting.served.clock.advance(6_000)
     await acting.until(lambda: acting.open == 3 and acting.state.read_ms >= acting.clock.now_ms() - 1_000)
-    acting.stop_acting()
+    await acting.stop_acting()
     early = Checkpoint(acting.state.done.read_ms - 5_000, 0, 7, 7)
     acting.part.service.replace(early.encode())  # a master that took nothing over
     acting.elsewhere.without.clear()
@@ -156,7 +158,7 @@ async def test_what_a_master_had_not_put_into_its_wheel_it_has_not_delivered(
     acting.act()
     acting.served.clock.advance(6_000)
     await acting.until(lambda: acting.open == 3 and acting.state.read_ms >= acting.clock.now_ms() - 1_000)
-    acting.stop_acting()
+    await acting.stop_acting()
     acting.part.service.replace(Checkpoint(acting.clock.now_ms(), 0, put, put).encode())
     acting.elsewhere.without.clear()
     acting.act()
@@ -169,7 +171,7 @@ async def test_those_that_the_master_has_delivered_wait_no_more(acting: Acting) 
     acting.act()
     acting.served.clock.advance(6_000)
     await acting.until(lambda: acting.open == 3 and acting.state.read_ms >= acting.clock.now_ms() - 1_000)
-    acting.stop_acting()
+    await acting.stop_acting()
     acting.part.service.replace(Checkpoint(acting.clock.now_ms(), 0, 1, 1).encode())
     acting.part.service.replace(Checkpoint(acting.clock.now_ms(), 0, 7, 7).encode())
     assert acting.state.done.open == ()
@@ -199,7 +201,7 @@ async def test_one_that_is_not_due_yet_holds_back_no_earlier_one(acting: Acting)
     acting.act()
     acting.served.clock.advance(6_000)
     await acting.until(lambda: acting.open == 3 and acting.state.read_ms >= acting.clock.now_ms() - 1_000)
-    acting.stop_acting()
+    await acting.stop_acting()
     acting.state.done = acting.state.done._replace(open=acting.state.done.open[::-1])
     acting.served.clock.set_wall(START_MS + 2_500)
     acting.master()
