@@ -10,9 +10,9 @@ from batonmq.broker.pop.positions import Positions
 from batonmq.broker.replica.fixed_role import FixedSlave
 from batonmq.broker.replica.role_switch import RoleSwitch
 from batonmq.broker.timer.already import AlreadyDelivered
-from batonmq.broker.timer.deliverer import Deliverer
 from batonmq.broker.timer.layout import Checkpoint
 from batonmq.broker.timer.state import TimerState
+from batonmq.broker.timer.waiting import OpenMessages
 from tests.simulation.mutation import Mutation, Patch
 
 
@@ -55,7 +55,7 @@ def _done_without_a_master() -> list[Patch]:
 
 
 def _open_messages_come_at_once() -> list[Patch]:
-    return [(Deliverer, "_is_due", lambda self, unit: True)]
+    return [(OpenMessages, "_is_due", lambda self, unit: True)]
 
 
 def _open_messages_are_dropped() -> list[Patch]:

@@ -11,7 +11,7 @@ from tests.unit.broker.conftest import START_MS, Served
 from tests.unit.broker.fakes import become_slave
 
 from batonmq.broker.messages.internal import put
-from batonmq.broker.timer import deliverer
+from batonmq.broker.timer import deliverer, storing
 from batonmq.broker.timer.core import parking_slot
 from batonmq.broker.timer.layout import SLOTS, Checkpoint
 from batonmq.broker.timer.part import TimerPart
@@ -73,7 +73,7 @@ class Timed:
 @pytest.fixture
 async def timed(served: Served, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Timed]:
     monkeypatch.setattr(deliverer, "LOOK_S", 0.002)
-    monkeypatch.setattr(deliverer, "CONFIRM_S", 0.001)
+    monkeypatch.setattr(storing, "CONFIRM_S", 0.001)
     subject = Timed(served)
     await subject.part.start()
     yield subject

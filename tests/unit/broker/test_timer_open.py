@@ -13,7 +13,7 @@ from tests.unit.broker.test_timer_clock import Timed
 
 from batonmq.broker.messages.appender import PutStatus, Waiter
 from batonmq.broker.messages.internal import put
-from batonmq.broker.timer import deliverer
+from batonmq.broker.timer import deliverer, storing, waiting
 from batonmq.broker.timer.layout import CHECKPOINT, NO_UNIT, Checkpoint, Unit, decode_checkpoint
 from batonmq.protocol.bodies.topics import TopicConfig
 from batonmq.protocol.message.properties import encode_properties
@@ -85,8 +85,9 @@ class Acting(Timed):
 
 @pytest.fixture
 async def acting(served: Served, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Acting]:
-    for name in ("LOOK_S", "CONFIRM_S", "RETRY_S"):
-        monkeypatch.setattr(deliverer, name, 0.002)
+    monkeypatch.setattr(deliverer, "LOOK_S", 0.002)
+    for name in ("CONFIRM_S", "RETRY_S"):
+        monkeypatch.setattr(storing, name, 0.002)
     subject = Acting(served)
     await subject.part.start()
     subject.lead()
@@ -256,7 +257,7 @@ async def test_an_acting_slave_whose_clock_was_set_back_delivers_them_once(actin
 
 
 async def test_so_many_wait_and_no_more(acting: Acting, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deliverer, "MOST_OPEN", 2)
+    monkeypatch.setattr(waiting, "MOST_OPEN", 2)
     acting.act()
     acting.served.clock.advance(12_000)
     await acting.until(lambda: acting.open == 1 and acting.elsewhere.refused["f"] > 3)

@@ -17,6 +17,7 @@ from batonmq.broker.timer.enqueuer import Enqueuer, queue_offset_after
 from batonmq.broker.timer.layout import Checkpoint, decode_checkpoint
 from batonmq.broker.timer.state import by_slot
 from batonmq.broker.timer.timer_store import TimerStore, sync
+from batonmq.broker.timer.waiting import OpenMessages
 from batonmq.broker.versions import age
 from batonmq.common.files import reason
 from batonmq.common.tasks import Tasks
@@ -116,7 +117,7 @@ class TimerService:
         state.moved(acting=state.broker.role.is_acting)
         self._keep(self._enqueuer.run, "timer: filling of the wheel")
         self._keep(lambda: Deliverer(state, self._counts, beside).run(since_ms, doubtful), "timer: delivery")
-        self._keep(lambda: Deliverer(state, self._counts).retry_open(), "timer: open messages")
+        self._keep(lambda: OpenMessages(state, self._counts).run(), "timer: open messages")
 
     def follow(self) -> None:
         """This broker is a slave: keep the wheel as its master's."""
