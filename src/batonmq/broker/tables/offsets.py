@@ -221,7 +221,7 @@ class OffsetTable:
         """This slave begins or ends to act as master. What is committed meanwhile is newer than the master's
         table, whatever the master's version is."""
         self._acts = acting
-        if acting:
+        if acting and self._acting is None:  # else not all of the last time is handed over yet
             self._acting = {}
 
     def end_acting(self) -> None:
