@@ -37,6 +37,7 @@ from tests.simulation import (
     availability_page,
     containers,
     controller_sim,
+    lonely,
     pop_story,
     raft_sim,
     returning,
@@ -301,14 +302,18 @@ def returns(seeds: int, first: int, jobs: int) -> None:
     run_many(tell_returns, range(first, first + seeds), jobs)
 
 
-def tell_acting(seed: int) -> tuple[int, str | None, Counter[str]]:
+def tell_acting(seed: int, with_lonely: bool) -> tuple[int, str | None, Counter[str]]:
     logging.disable(logging.CRITICAL)
     try:
-        story = acting.run(seed)
+        story = lonely.run_lonely(seed) if with_lonely else acting.run(seed)
     except Exception as error:
         return seed, what_broke(seed, error), Counter()
     counts = Counter(
-        acked=len(story.acked), acting=story.acted, escaped=story.escaped, repeated=story.repeated
+        acked=len(story.acked),
+        acting=story.acted,
+        escaped=story.escaped,
+        repeated=story.repeated,
+        waited=story.waited,
     )
     return seed, None, counts
 
@@ -316,11 +321,12 @@ def tell_acting(seed: int) -> tuple[int, str | None, Counter[str]]:
 @main.command("acting")
 @click.option("--seeds", default=1000, show_default=True, help="How many.")
 @click.option("--first", default=0, show_default=True, help="First seed.")
+@click.option("--lonely", "with_lonely", is_flag=True, help="With a topic that the other set does not have.")
 @click.option("--jobs", default=2, show_default=True, help="Processes.")
-def acting_masters(seeds: int, first: int, jobs: int) -> None:
+def acting_masters(seeds: int, first: int, with_lonely: bool, jobs: int) -> None:
     """Two broker sets without controllers, of which one loses its master again and again; exit code 1 if a
     message was lost."""
-    run_many(tell_acting, range(first, first + seeds), jobs)
+    run_many(functools.partial(tell_acting, with_lonely=with_lonely), range(first, first + seeds), jobs)
 
 
 def tell_containers(seed: int) -> tuple[int, str | None, Counter[str]]:

@@ -5,7 +5,8 @@ master of `a` is killed, stopped, paused and cut off; so are its slave, the name
 no disk loses anything. Invariants:
 
 - an acting slave never writes to its copy of the log: it stays the begin of its master's;
-- once the faults stop, every acknowledged message is delivered, on either set;
+- once the faults stop, every acknowledged message is delivered, on either set; no timed message came early
+  by the clock of the broker that delivered it;
 - once the faults stop, every committed half message is delivered; none that was rolled back ever is;
 - once the faults stop, a pop consumer has got and acknowledged every message that was acknowledged to its
   sender;
@@ -51,9 +52,11 @@ from tests.simulation.cluster import (
 )
 from tests.simulation.loop import SimLoop
 from tests.simulation.story import FAULTS_S, HEAL_S, START_UP_S, Violation, play, scratch
+from tests.simulation.timers import check_time
 from tests.simulation.witness import _first_difference
 
 TOPIC, QUEUES = "later", 2
+TIMED = {"TIMER_DELAY_MS", "TIMER_DELIVER_MS"}
 SETS = "ab"
 LATEST_S = 400.0
 """All clocks' mistakes together, and some: time after which every message must have come."""
@@ -70,6 +73,8 @@ class ActingStory:
     """Messages that were delivered on the other set."""
     acted: int = 0
     """How often a slave began to act."""
+    waited: int = 0
+    """Most timed messages that waited at an acting slave, of a topic that no other set has."""
     events: list[str] = field(default_factory=list)
 
     @property
@@ -158,15 +163,16 @@ class ActingCluster(SimCluster):
         return True
 
 
-def run(seed: int, faults_s: float = FAULTS_S) -> ActingStory:
-    """Run the story of `seed`; raises `Violation` (with the events before it) if an invariant breaks."""
+def run(seed: int, faults_s: float = FAULTS_S, scenario: type[ActingScenario] | None = None) -> ActingStory:
+    """Run the story of `seed`; raises `Violation` (with the events before it) if an invariant breaks.
+    `scenario`: another one than `ActingScenario`."""
     loop = SimLoop(seed)
     story = ActingStory(seed)
     with scratch("acting", seed) as root:
         cluster = ActingCluster(loop, root)
         story.events = cluster.events
         with cluster.world.in_force():
-            play(loop, seed, story.events, ActingScenario(cluster, story, faults_s).play)
+            play(loop, seed, story.events, (scenario or ActingScenario)(cluster, story, faults_s).play)
         return story
 
 
@@ -323,6 +329,8 @@ class ActingScenario:
                     for view in result.buffers:
                         for record in decode_records(view):
                             found[self._kept(record.properties["KEYS"])] += 1
+                            if TIMED & record.properties.keys():
+                                check_time(record)
                             self.story.escaped += name != "a"
                     offset = result.next_offset
         self.story.delivered = found

@@ -58,6 +58,20 @@ def run_timers(seed: int, shape: Shape) -> Timers:
         return timers
 
 
+def check_time(record: MessageExt) -> None:
+    """Raises `Violation` for a timed message that came early by the clock of the broker that delivered it."""
+    properties = record.properties
+    asked_ms = int(properties.get("TIMER_DELIVER_MS", 0))
+    if "TIMER_OUT_MS" not in properties:
+        # By the clock of its broker the time had passed when it was sent.
+        early_ms = asked_ms - record.store_timestamp if asked_ms else 1
+    else:
+        asked_ms = max(asked_ms, int(properties["TIMER_OUT_MS"]) + PRECISION_MS)
+        early_ms = asked_ms - int(properties["TIMER_DEQUEUE_MS"])
+    if early_ms > 0:
+        raise Violation(f"timed message {properties['KEYS']} came {early_ms} ms early")
+
+
 class TimerScenario(Scenario):
     """A story with one more producer."""
 
@@ -123,14 +137,5 @@ class TimerScenario(Scenario):
         return found
 
     def _check(self, record: MessageExt) -> None:
-        properties = record.properties
-        asked_ms = int(properties.get("TIMER_DELIVER_MS", 0))
-        if "TIMER_OUT_MS" not in properties:
-            # By the clock of its broker the time had passed when it was sent.
-            early_ms = asked_ms - record.store_timestamp if asked_ms else 1
-        else:
-            asked_ms = max(asked_ms, int(properties["TIMER_OUT_MS"]) + PRECISION_MS)
-            early_ms = asked_ms - int(properties["TIMER_DEQUEUE_MS"])
-        if early_ms > 0:
-            raise Violation(f"timed message {properties['KEYS']} came {early_ms} ms early")
-        self.timers.rolled += "TIMER_ROLL_TIMES" in properties
+        check_time(record)
+        self.timers.rolled += "TIMER_ROLL_TIMES" in record.properties

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from batonmq.broker.tables.offsets import NOT_FOUND, OffsetTable
 from batonmq.common.clock import ManualClock
 from batonmq.protocol.bodies.common import DataVersion
+from batonmq.protocol.names import REVIVE_GROUP, revive_topic
 
 JAVA_FILE = Path(__file__).parents[2] / "data" / "broker" / "java" / "consumerOffset.json"
 
@@ -164,3 +165,26 @@ def test_groups_of_light_queues_have_their_table_in_the_file_as_in_rocketmq() ->
         assert copy.query("%LMQ%g", "%LMQ%a", 0) == 7
         assert copy.query("g", "%LMQ%a", 0) == 8 and copy.query("%LMQ%g", "t", 1) == 9
     assert b"lmq" not in OffsetTable(ManualClock()).encode()
+
+
+@pytest.mark.parametrize("theirs", [{}, {2: 7}], ids=["no-queue", "another-queue"])
+@pytest.mark.parametrize("returns", [False, True], ids=["slave", "master-that-returns"])
+def test_a_revive_offset_is_never_ahead_of_the_offsets_that_come_with_it(
+    theirs: dict[int, int], returns: bool
+) -> None:
+    """A new master reads what came after it. The next one had not got that far."""
+    topic = revive_topic("c")
+    offsets = OffsetTable(ManualClock())
+    offsets.commit("g", "T", 0, 1)
+    offsets.commit("g", "U", 0, 1)
+    offsets.commit(REVIVE_GROUP, topic, 1, 5)
+    table = {"T@g": {0: 0}, **({f"{topic}@{REVIVE_GROUP}": theirs} if theirs else {})}
+    version = DataVersion(counter=1 << 20)
+    if returns:
+        assert offsets.take_back(table, version)
+    else:
+        offsets.replace(table, version)
+    assert offsets.query("g", "T", 0) == 0
+    assert offsets.query("g", "U", 0) == 1, "a group that the other one does not know stays"
+    assert offsets.query(REVIVE_GROUP, topic, 1) == NOT_FOUND
+    assert offsets.query(REVIVE_GROUP, topic, 2) == theirs.get(2, NOT_FOUND)

@@ -217,6 +217,23 @@ async def test_commits_to_an_acting_slave_that_its_master_missed_are_handed_over
     assert offsets.of("g", "T") == {0: 6, 1: 30, 2: 5}
 
 
+async def test_a_slave_that_acts_again_before_it_can_hand_over_still_does() -> None:
+    """Another slave had acted, too, and its offsets are the ones that the master took back."""
+    offsets = OffsetTable(ManualClock())
+    offsets.act(True)
+    offsets.commit("g", "T", 0, 9)
+    offsets.act(False)
+    offsets.act(True)
+    offsets.act(False)
+    theirs = offsets_of(ACTING_STEP, {0: 6}, "T@g")
+    master = Slave({GetAllConsumerOffset: theirs, UpdateConsumerOffset: b""})
+    store: Any = type("Store", (), {"recreated_topics": set()})()
+    await copy_offsets(master, offsets, store, frozenset())
+    sent = [header for header in master.asked if isinstance(header, UpdateConsumerOffset)]
+    assert [(each.queue_id, each.commit_offset) for each in sent] == [(0, 9)]
+    assert offsets.of("g", "T") == {0: 9}
+
+
 async def test_a_slave_that_acted_and_was_restarted_hands_over_what_its_master_lacks() -> None:
     """Both were away, and the master served without asking it."""
     acted = OffsetTable(ManualClock())

@@ -11,10 +11,11 @@ from tests.unit.broker.conftest import START_MS, Served
 from tests.unit.broker.fakes import become_slave
 
 from batonmq.broker.messages.internal import put
-from batonmq.broker.timer import deliverer
+from batonmq.broker.timer import deliverer, storing
 from batonmq.broker.timer.core import parking_slot
 from batonmq.broker.timer.layout import SLOTS, Checkpoint
 from batonmq.broker.timer.part import TimerPart
+from batonmq.protocol.bodies.common import DataVersion
 from batonmq.protocol.message.properties import encode_properties
 from batonmq.protocol.message.record import StoredMessage, decode_records
 from batonmq.protocol.names import TIMER_TOPIC
@@ -72,7 +73,7 @@ class Timed:
 @pytest.fixture
 async def timed(served: Served, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Timed]:
     monkeypatch.setattr(deliverer, "LOOK_S", 0.002)
-    monkeypatch.setattr(deliverer, "CONFIRM_S", 0.001)
+    monkeypatch.setattr(storing, "CONFIRM_S", 0.001)
     subject = Timed(served)
     await subject.part.start()
     yield subject
@@ -264,6 +265,27 @@ async def test_what_the_former_master_had_still_to_roll_is_rolled(
     assert following.in_log() == [("a", ""), ("b", ""), ("b", "1"), ("a", "1")]
     following.clock.set_wall(Following.OUT_MS + 2_000)
     assert sorted(await following.settled()) == ["a", "b"]
+
+
+@pytest.mark.parametrize(("exact", "rolled"), [(True, []), (False, [("a", "1")])])
+async def test_what_a_slave_has_rolled_elsewhere_is_rolled_again_only_after_rocketmqs(
+    served: Served, timed: Timed, exact: bool, rolled: list[tuple[str, str]]
+) -> None:
+    """A slave of ours that acted parks messages in the same slots as its master that returns."""
+    following = Following(served)
+    following.follow()
+    following.replicate("a")
+    following.receive_checkpoint(START_MS, 1)
+    await following.until(lambda: following.state.timers.waiting == 1)
+    slot_ms, _ = parking_slot(Following.OUT_MS, START_MS, following.state.wheel)
+    following.clock.set_wall(slot_ms + 2_000)
+    version = DataVersion(counter=1 << 20)
+    acted = Checkpoint(slot_ms + 1_000, 0, 1, 1, version)
+    assert following.part.service.take_back(acted.encode(), exact=exact)
+    following.take_over()
+    await following.until(lambda: not following.state.timers.waiting)
+    await following.settled()
+    assert following.in_log() == [("a", ""), *rolled]
 
 
 async def test_what_was_rolled_long_ago_is_not_looked_at_again(served: Served, timed: Timed) -> None:

@@ -11,12 +11,13 @@ import pytest
 
 from batonmq.broker.context import Broker
 from batonmq.broker.messages.appender import PutStatus, Waiter
-from batonmq.broker.timer import already, deliverer
+from batonmq.broker.timer import already, storing
 from batonmq.broker.timer.already import AlreadyDelivered
 from batonmq.broker.timer.counts import TimerCounts
-from batonmq.broker.timer.deliverer import Deliverer, _Due
+from batonmq.broker.timer.deliverer import Deliverer
 from batonmq.broker.timer.layout import MAGIC_DEFAULT, NO_UNIT, Unit
 from batonmq.broker.timer.state import TimerState
+from batonmq.broker.timer.storing import Due
 from batonmq.protocol.message.properties import encode_properties
 from batonmq.protocol.message.record import StoredMessage, encode_record
 from batonmq.store.results import PutResult
@@ -54,7 +55,7 @@ async def deliver(log: Log, *bodies: str) -> list[str]:
     counts = SimpleNamespace(left=left.append)
     subject = Deliverer(cast(TimerState, state), cast(TimerCounts, counts))
     unit = Unit(NO_UNIT, MAGIC_DEFAULT, 0, 1_000, 0, 100, 7)
-    due = [_Due(StoredMessage(topic="T", queue_id=0, body=body.encode()), body, unit) for body in bodies]
+    due = [Due(StoredMessage(topic="T", queue_id=0, body=body.encode()), body, unit) for body in bodies]
     async with asyncio.timeout(5):
         await subject._settle(subject._submit(due))
     return left
@@ -96,7 +97,7 @@ async def test_a_disk_that_fails_does_not_end_all_deliveries(
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deliverer, "RETRY_S", 0.001)
+    monkeypatch.setattr(storing, "RETRY_S", 0.001)
 
 
 async def test_nothing_is_due() -> None:
@@ -133,6 +134,6 @@ async def test_messages_that_have_expired_before_they_were_due_are_one_line(
     units = [Unit(NO_UNIT, MAGIC_DEFAULT, 0, 1_000, 100 * number, 100, 7) for number in range(1, 51)]
     assert await subject._due(units, {}, set()) == []
     assert caplog.messages == [
-        "50 timed messages are lost: the log has expired up to them (fileReservedTime) before they were due; "
+        "50 timed messages are lost: the log has expired up to them (fileReservedTime), or they are damaged; "
         "the first one was at physical_offset=100"
     ]

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.unit.broker.conftest import Served
+from tests.unit.broker.conftest import START_MS, Served
 from tests.unit.broker.fakes import become_slave
 from tests.unit.broker.test_timer_clock import Timed
 
 from batonmq.broker.messages.appender import PutStatus, Waiter
 from batonmq.broker.messages.internal import put
-from batonmq.broker.timer import deliverer
+from batonmq.broker.timer import deliverer, storing, waiting
 from batonmq.broker.timer.layout import CHECKPOINT, NO_UNIT, Checkpoint, Unit, decode_checkpoint
 from batonmq.protocol.bodies.topics import TopicConfig
 from batonmq.protocol.message.properties import encode_properties
@@ -65,10 +66,11 @@ class Acting(Timed):
         self.broker.appender.escape = self.elsewhere.escape
         self.part.role_changed(self.broker.role)
 
-    def stop_acting(self) -> None:
+    async def stop_acting(self) -> None:
         self.part.role_ending()
         self.broker.role.set_acting(False)
         self.part.role_changed(self.broker.role)
+        await asyncio.sleep(0.01)  # what was on its way is refused
 
     def master(self) -> None:
         self.part.role_ending()
@@ -83,8 +85,9 @@ class Acting(Timed):
 
 @pytest.fixture
 async def acting(served: Served, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Acting]:
-    for name in ("LOOK_S", "CONFIRM_S", "RETRY_S"):
-        monkeypatch.setattr(deliverer, name, 0.002)
+    monkeypatch.setattr(deliverer, "LOOK_S", 0.002)
+    for name in ("CONFIRM_S", "RETRY_S"):
+        monkeypatch.setattr(storing, name, 0.002)
     subject = Acting(served)
     await subject.part.start()
     subject.lead()
@@ -125,7 +128,7 @@ async def test_a_master_that_returns_delivers_them_and_nothing_else_again(acting
     acting.served.clock.advance(6_000)
     await acting.until(lambda: acting.open == 3 and acting.state.read_ms >= acting.clock.now_ms() - 1_000)
     data = acting.part.service.checkpoint()
-    acting.stop_acting()
+    await acting.stop_acting()
     assert decode_checkpoint(acting.part.service.checkpoint()).open == decode_checkpoint(data).open
     # The same log at the former master, whose wheel has all of them.
     acting.part.service.replace(data)
@@ -140,7 +143,7 @@ async def test_a_slave_that_acts_again_has_them_still(acting: Acting) -> None:
     acting.act()
     acting.served.clock.advance(6_000)
     await acting.until(lambda: acting.open == 3 and acting.state.read_ms >= acting.clock.now_ms() - 1_000)
-    acting.stop_acting()
+    await acting.stop_acting()
     early = Checkpoint(acting.state.done.read_ms - 5_000, 0, 7, 7)
     acting.part.service.replace(early.encode())  # a master that took nothing over
     acting.elsewhere.without.clear()
@@ -148,8 +151,113 @@ async def test_a_slave_that_acts_again_has_them_still(acting: Acting) -> None:
     await acting.until(lambda: acting.elsewhere.taken[3:] == ["b", "d", "f"])
 
 
+@pytest.mark.parametrize(("put", "kept"), [(1, "bdf"), (3, "df"), (5, "f")])
+async def test_what_a_master_had_not_put_into_its_wheel_it_has_not_delivered(
+    acting: Acting, put: int, kept: str
+) -> None:
+    """It hung before it could, and is killed right after its next checkpoint, before it delivers them."""
+    acting.act()
+    acting.served.clock.advance(6_000)
+    await acting.until(lambda: acting.open == 3 and acting.state.read_ms >= acting.clock.now_ms() - 1_000)
+    await acting.stop_acting()
+    acting.part.service.replace(Checkpoint(acting.clock.now_ms(), 0, put, put).encode())
+    acting.elsewhere.without.clear()
+    acting.act()
+    await acting.until(lambda: acting.elsewhere.taken[3:] == list(kept))
+    await acting.settled()
+    assert acting.elsewhere.taken[3:] == list(kept)
+
+
+async def test_those_that_the_master_has_delivered_wait_no_more(acting: Acting) -> None:
+    acting.act()
+    acting.served.clock.advance(6_000)
+    await acting.until(lambda: acting.open == 3 and acting.state.read_ms >= acting.clock.now_ms() - 1_000)
+    await acting.stop_acting()
+    acting.part.service.replace(Checkpoint(acting.clock.now_ms(), 0, 1, 1).encode())
+    acting.part.service.replace(Checkpoint(acting.clock.now_ms(), 0, 7, 7).encode())
+    assert acting.state.done.open == ()
+
+
+async def test_a_master_whose_clock_is_behind_delivers_each_in_its_time_and_once(acting: Acting) -> None:
+    acting.act()
+    acting.served.clock.advance(6_000)
+    await acting.until(lambda: acting.open == 3 and acting.state.read_ms >= acting.clock.now_ms() - 1_000)
+    await acting.part.service.flush()
+    file = acting.part.service.encode()
+    await acting.part.stop()
+    # Killed again and again, before it writes a checkpoint.
+    for passed_ms, expected in ((1_900, 0), (2_500, 1), (2_600, 1), (3_100, 3), (3_200, 3)):
+        acting.served.clock.set_wall(START_MS + passed_ms)
+        again = Acting(acting.served)
+        again.part.service.restore(file)
+        await again.part.start()
+        again.master()
+        await again.settled()
+        assert again.store.get(STUCK, 0, 0, 32).count == expected
+        await again.part.service.close(failed=True)
+
+
+async def test_one_that_is_not_due_yet_holds_back_no_earlier_one(acting: Acting) -> None:
+    """What a slave had left open comes behind what another one has left open since."""
+    acting.act()
+    acting.served.clock.advance(6_000)
+    await acting.until(lambda: acting.open == 3 and acting.state.read_ms >= acting.clock.now_ms() - 1_000)
+    await acting.stop_acting()
+    acting.state.done = acting.state.done._replace(open=acting.state.done.open[::-1])
+    acting.served.clock.set_wall(START_MS + 2_500)
+    acting.master()
+    await acting.until(lambda: acting.store.get(STUCK, 0, 0, 32).count == 1)
+
+
+@pytest.mark.parametrize("orderly", [True, False])
+async def test_what_is_not_due_yet_by_a_later_clock_outlives_a_restart(acting: Acting, orderly: bool) -> None:
+    """Its slot was done at the slave. A new message has it now, and the wheel leads to that one only."""
+    acting.act()
+    acting.served.clock.advance(6_000)
+    await acting.until(lambda: acting.open == 3 and acting.state.read_ms >= acting.clock.now_ms() - 1_000)
+    await acting.part.service.close(failed=False)
+    file = acting.part.service.encode()
+    acting.served.clock.set_wall(START_MS + 500)
+    for new in ("h", ""):
+        again = Acting(acting.served)
+        again.part.service.restore(file)
+        await again.part.start()
+        again.master()
+        if new:
+            await again.send_to("TopicJ", new, 1_500)
+            await again.part.service.flush()
+        else:
+            acting.served.clock.advance(9_000)
+        await again.settled()
+        assert again.store.get(STUCK, 0, 0, 32).count == (0 if new else 3)
+        await again.part.service.close(failed=not orderly)
+        file = again.part.service.encode()
+
+
+async def test_an_acting_slave_whose_clock_was_set_back_delivers_them_once(acting: Acting) -> None:
+    """A restart finds them in the wheel, too."""
+    acting.act()
+    acting.served.clock.advance(6_000)
+    await acting.until(lambda: acting.open == 3 and acting.state.read_ms >= acting.clock.now_ms() - 1_000)
+    await acting.part.service.close(failed=False)
+    file = acting.part.service.encode()
+    acting.served.clock.set_wall(START_MS + 500)
+    for taken in ([], ["b", "d", "f"]):
+        again = Acting(acting.served)
+        again.part.service.restore(file)
+        await again.part.start()
+        again.elsewhere.without.clear()
+        again.act()
+        await again.settled()
+        await again.part.service.flush()
+        assert [name for name in again.elsewhere.taken if name in "bdf"] == taken
+        await again.part.service.close(failed=True)
+        file = again.part.service.encode()
+        acting.served.clock.advance(9_000)
+
+
 async def test_so_many_wait_and_no_more(acting: Acting, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deliverer, "MOST_OPEN", 2)
+    monkeypatch.setattr(waiting, "MOST_OPEN", 2)
     acting.act()
     acting.served.clock.advance(12_000)
     await acting.until(lambda: acting.open == 1 and acting.elsewhere.refused["f"] > 3)

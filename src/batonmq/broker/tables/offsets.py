@@ -19,7 +19,7 @@ from batonmq.protocol.bodies.common import DataVersion
 from batonmq.protocol.bodies.statistics import ConsumerOffsetSerializeWrapper, ResetOffsets
 from batonmq.protocol.json import decode, encode
 from batonmq.protocol.message.light import LIGHT_QUEUE_ID
-from batonmq.protocol.names import is_light
+from batonmq.protocol.names import REVIVE_GROUP, is_light
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +28,7 @@ OFFSETS = "consumerOffset"
 FILES: Final = {False: "consumerOffset.json", True: "lmqConsumerOffset.json"}
 """By whether there are light queues."""
 NOT_FOUND = -1
+_REVIVED: Final = f"@{REVIVE_GROUP}"
 Offset: TypeAlias = tuple[str, str, int, int]
 """(topic, group, queue, offset)."""
 
@@ -220,7 +221,7 @@ class OffsetTable:
         """This slave begins or ends to act as master. What is committed meanwhile is newer than the master's
         table, whatever the master's version is."""
         self._acts = acting
-        if acting:
+        if acting and self._acting is None:  # else not all of the last time is handed over yet
             self._acting = {}
 
     def end_acting(self) -> None:
@@ -255,6 +256,8 @@ class OffsetTable:
         if not newer and version != self.version:
             return False
         changed = newer
+        if newer:
+            self._drop_revived(table)
         for key, queues in table.items():
             own = self._offsets.setdefault(key, {})
             for queue_id, offset in queues.items():
@@ -299,10 +302,19 @@ class OffsetTable:
 
     def replace(self, table: Mapping[str, Mapping[int, int]], version: DataVersion) -> None:
         """On a slave: load the master's table; offsets that the master does not have stay."""
+        self._drop_revived(table)
         for key, queues in table.items():
             self._offsets[key] = dict(queues)
         self.version = version
         self._changed = True
+
+    def _drop_revived(self, table: Mapping[str, Mapping[int, int]]) -> None:
+        """The offsets of `table` count from now on; those of the revive queues say up to where the others
+        follow the log, so none may be left from before. A new master would not read what came since."""
+        for key in [key for key in self._offsets if key.endswith(_REVIVED)]:
+            own = self._offsets.pop(key)
+            if key in table:
+                self._offsets[key] = {queue_id: own[queue_id] for queue_id in own.keys() & table[key].keys()}
 
     def encode_resets(self) -> bytes:
         """Contents of resetOffset.json."""

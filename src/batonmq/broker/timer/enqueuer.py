@@ -194,18 +194,6 @@ class Enqueuer:
 def queue_offset_after(state: TimerState) -> int:
     """Queue offset behind the message of the last unit; 0 if there is none, or its message is gone."""
     for _, unit in state.timers.log.backwards():
-        record = record_at(state, unit.physical_offset, unit.size)
+        record = state.record(unit)
         return 0 if record is None else record.queue_offset + 1
     return 0
-
-
-def record_at(state: TimerState, physical_offset: int, size: int) -> Record | None:
-    """The record of the timer topic at this place of the log, confirmed or not; None if there is none."""
-    store = state.broker.store
-    if not store.min_offset <= physical_offset <= store.max_offset - size:
-        return None
-    view = store.read(physical_offset, size)
-    record = next(read_records(view, 0, len(view)), None)
-    if record is None or record.size != size:
-        return None
-    return record if record.topic == TIMER_TOPIC and record.physical_offset == physical_offset else None

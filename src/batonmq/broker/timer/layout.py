@@ -108,7 +108,8 @@ class Unit(NamedTuple):
 
 class Checkpoint(NamedTuple):
     """A consistent state of the timer: of the messages before `queue_offset`, those in slots before
-    `read_ms` are delivered, but for the `open` ones, and the others are in the wheel.
+    `read_ms` are delivered, but for the `open` ones, and the others are in the wheel. Those in later slots
+    were taken out of the wheel of a broker whose clock is ahead; if they are in another one, they are open.
 
     RocketMQ knows no open messages. It reads the time of the first one as read time, and delivers what was
     delivered since a second time.

@@ -112,7 +112,7 @@ class TimerPart(Part):
             data = await member.fetch(GetTimerCheckPoint())
         except MQError:
             return False  # its timer wheel is off
-        if not self.service.take_back(data):
+        if not self.service.take_back(data, exact=member.announces_changes):
             return False
         await self.service.flush()
         return True

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 from batonmq.broker.timer.deliverer import Deliverer
 from batonmq.broker.timer.enqueuer import Enqueuer, queue_offset_after
 from batonmq.broker.timer.layout import Checkpoint, decode_checkpoint
+from batonmq.broker.timer.state import by_slot
 from batonmq.broker.timer.timer_store import TimerStore, sync
+from batonmq.broker.timer.waiting import OpenMessages
 from batonmq.broker.versions import age
 from batonmq.common.files import reason
 from batonmq.common.tasks import Tasks
@@ -94,7 +96,8 @@ class TimerService:
         state.timers = TimerStore(root, state.wheel.precision_ms, log_file_size)
         by_hash = state.timers.recover(self._durable, state.broker.store.max_offset)
         for unit in self._durable.open:
-            by_hash[unit.topic_hash] = by_hash.get(unit.topic_hash, 0) + 1
+            if unit.slot_ms < self._durable.read_ms:  # those in later slots are counted
+                by_hash[unit.topic_hash] = by_hash.get(unit.topic_hash, 0) + 1
         return by_hash
 
     def lead(self) -> None:
@@ -107,13 +110,14 @@ class TimerService:
         state.forget_delivered()
         read_ms, waiting_ms = state.done.read_ms, state.timers.next_ms
         since_ms = read_ms if waiting_ms is None else min(read_ms or waiting_ms, waiting_ms)
-        doubtful = state.take_doubtful()
-        state.leave_open(state.done.open)
+        beside = frozenset(unit.physical_offset for unit in state.done.open)
+        doubtful = [unit for unit in state.take_doubtful() if unit.physical_offset not in beside]
+        state.leave_open(sorted(state.done.open, key=by_slot))  # the first one may wait for its time
         state.leading = True
         state.moved(acting=state.broker.role.is_acting)
         self._keep(self._enqueuer.run, "timer: filling of the wheel")
-        self._keep(lambda: Deliverer(state, self._counts).run(since_ms, doubtful), "timer: delivery")
-        self._keep(lambda: Deliverer(state, self._counts).retry_open(since_ms), "timer: open messages")
+        self._keep(lambda: Deliverer(state, self._counts, beside).run(since_ms, doubtful), "timer: delivery")
+        self._keep(lambda: OpenMessages(state, self._counts).run(), "timer: open messages")
 
     def follow(self) -> None:
         """This broker is a slave: keep the wheel as its master's."""
@@ -157,19 +161,21 @@ class TimerService:
         """The answer to GET_TIMER_CHECK_POINT."""
         return (self.state.checkpoint() if self.state.opened else self._durable).encode()
 
-    def replace(self, data: bytes) -> None:
+    def replace(self, data: bytes, *, exact: bool = False) -> None:
         """On a slave: the master's checkpoint. Raises ValueError."""
         if not self.state.leading:
             self.state.replace(decode_checkpoint(data))
+            self.state.doubts = not exact
             self._enqueuer.wake()
 
-    def take_back(self, data: bytes) -> bool:
-        """On a master that returns: the checkpoint of a slave, if that is newer or has delivered more. Raises
-        ValueError. True: it was taken."""
+    def take_back(self, data: bytes, *, exact: bool) -> bool:
+        """On a master that returns: the checkpoint of a slave, if that is newer or has delivered more.
+        `exact`: the slave parks messages in the same slots as this broker; those that it passed are rolled.
+        Raises ValueError. True: it was taken."""
         theirs, own = decode_checkpoint(data), self.state.checkpoint()
         if self.state.leading or (age(theirs.version) <= age(own.version) and theirs.read_ms <= own.read_ms):
             return False
-        self.replace(data)
+        self.replace(data, exact=exact)
         return True
 
     # -- disk

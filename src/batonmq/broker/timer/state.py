@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 from batonmq.broker.timer.layout import Checkpoint
 from batonmq.broker.versions import next_version
 from batonmq.protocol.bodies.common import DataVersion
+from batonmq.protocol.names import TIMER_TOPIC
+from batonmq.store.scan import Record, read_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
 DOUBTFUL_MS: Final = 10_000
 """How much later than this broker a master may park a message."""
-_slot_of = attrgetter("slot_ms")
+by_slot = attrgetter("slot_ms")
 
 
 class TimerState:
@@ -57,6 +59,8 @@ class TimerState:
         """On a slave: messages of the last seconds before `done.read_ms` that were to be rolled, by slot. A
         RocketMQ master parks them by the time at which it saw them, a little later than this broker does by
         their store time, so it may not have rolled them yet."""
+        self.doubts = True
+        """Whether `done` may be a RocketMQ broker's."""
         self.behind_since_ms: int | None = None
         """Store time of the message that was enqueued last, while others wait behind it."""
 
@@ -75,14 +79,12 @@ class TimerState:
     def checkpoint(self) -> Checkpoint:
         """The state now, `log_end` not necessarily on disk."""
         master = self.queue_offset if self.leading else max(self.done.master_queue_offset, self.queue_offset)
-        read_ms = self.read_ms
-        # Those in later slots are in the wheel of whoever goes by this.
-        open_ = tuple(unit for unit in self.all_open() if unit.slot_ms < read_ms)
-        return Checkpoint(read_ms, self.timers.log.end, self.queue_offset, master, self.version, open_)
+        open_ = tuple(self.all_open())
+        return Checkpoint(self.read_ms, self.timers.log.end, self.queue_offset, master, self.version, open_)
 
     def all_open(self) -> Iterable[Unit]:
-        """Messages of slots before `read_ms`, or that this broker has taken out of the wheel, which are not
-        delivered."""
+        """Messages that are not delivered although their slots were done, here or at the broker before. By
+        this broker's clock they may be due later."""
         return chain(*self.open.values()) if self.leading else self.done.open
 
     def leave_open(self, units: Iterable[Unit]) -> None:
@@ -91,25 +93,47 @@ class TimerState:
             self.open.setdefault(unit.topic_hash, deque()).append(unit)
 
     def replace(self, done: Checkpoint) -> None:
-        """On a slave: the state of the broker that delivers. What that has still in its wheel, this one may
-        have taken out of its own and left open."""
-        open_ = (unit for unit in self.done.open if unit.slot_ms >= done.read_ms and unit not in done.open)
-        self.done = done._replace(open=(*done.open, *open_))
+        """On a slave: the state of the broker that delivers. What that has still in its wheel, or has yet to
+        put there, this one may have taken out of its own and left open."""
+        theirs = {unit.physical_offset for unit in done.open}
+        open_ = (unit for unit in self.done.open if unit.physical_offset not in theirs)
+        kept = (unit for unit in open_ if unit.slot_ms >= done.read_ms or not self._is_before(unit, done))
+        self.done = done._replace(open=(*done.open, *kept))
         self.version = done.version
+
+    def _is_before(self, unit: Unit, done: Checkpoint) -> bool:
+        """Whether the broker that delivers had put this message into its wheel."""
+        if self.queue_offset <= done.master_queue_offset:
+            return True
+        record = self.record(unit)
+        return record is not None and record.queue_offset < done.master_queue_offset
+
+    def record(self, unit: Unit) -> Record | None:
+        """The record of this message, confirmed or not; None if the log does not have it any more."""
+        store = self.broker.store
+        if not store.min_offset <= unit.physical_offset <= store.max_offset - unit.size:
+            return None
+        view = store.read(unit.physical_offset, unit.size)
+        record = next(read_records(view, 0, len(view)), None)
+        if record is None or record.size != unit.size or record.physical_offset != unit.physical_offset:
+            return None
+        return record if record.topic == TIMER_TOPIC else None
 
     def forget_delivered(self) -> None:
         """On a slave: take out of the wheel what the master has delivered. Raises `OSError`."""
         done = self.done
         if self.queue_offset <= done.master_queue_offset:
             # Otherwise the wheel has messages that the master may not have put into its own.
-            self.doubtful += self.timers.forget_before(done.read_ms)
+            rolled = self.timers.forget_before(done.read_ms)
+            if self.doubts:
+                self.doubtful += rolled
         while self.doubtful and self.doubtful[0].slot_ms < done.read_ms - DOUBTFUL_MS:
             self.doubtful.popleft()
 
     def doubt(self, unit: Unit) -> None:
         """As `doubtful`: this one comes late, and is not put into the wheel."""
-        if unit.slot_ms >= self.done.read_ms - DOUBTFUL_MS:
-            insort(self.doubtful, unit, key=_slot_of)
+        if self.doubts and unit.slot_ms >= self.done.read_ms - DOUBTFUL_MS:
+            insort(self.doubtful, unit, key=by_slot)
 
     def take_doubtful(self) -> list[Unit]:
         """The doubtful messages, which count no more."""
