@@ -134,7 +134,7 @@ def lag(
             "queues": [asdict(queue) | {"behind": queue.behind} for queue in last.queues],
             "wrong": wrong,
         }
-        click.echo(json.dumps(result | ({"contents": unread} if unread is not None else {}), default=str))
+        click.echo(json.dumps(result | ({"contents": unread} if unread is not None else {})))
     tables = _tables(readers, rates, last, unread)
     verdict = f"Too far behind: {'; '.join(wrong)}." if wrong else "No reader exceeds a limit."
     if not as_json:
@@ -260,8 +260,8 @@ def _tables(
                         row["tags"] or "",
                         f"{row['messages']:,}",
                         f"{row['bytes'] or 0:,}",
-                        f"{row['oldest']:%Y-%m-%d %H:%M:%S}",
-                        f"{row['newest']:%Y-%m-%d %H:%M:%S}",
+                        moment(row["oldest_ms"]),
+                        moment(row["newest_ms"]),
                     )
                     for row in unread
                 ],

@@ -19,6 +19,7 @@ from batonmq.spark.cluster_options import cluster_options
 from batonmq.spark.command import check_topic, for_job, one_line, session_for, spark_options, topic_option
 from batonmq.spark.failover_command import failover_report
 from batonmq.spark.lag_command import lag
+from batonmq.spark.report import moment
 from batonmq.spark.skew_command import skew
 from batonmq.spark.topic_commands import COMMANDS
 
@@ -202,8 +203,8 @@ def rollup(
     log = log.select("value", "timestamp").cache()
     console = plain_console()
     gaps = Table("no message from", "to", "ms", title="longest gaps")
-    for row in job.gaps(log).limit(5).collect():
-        gaps.add_row(str(row["began"]), str(row["ended"]), f"{row['milliseconds']:,}")
+    for began_ms, ended_ms in job.longest_gaps(log, 5):
+        gaps.add_row(moment(began_ms, exact=True), moment(ended_ms, exact=True), f"{ended_ms - began_ms:,}")
     console.print(gaps)
     carriers = Table("carrier", "flights", "departure delay, min", "arrival delay, min")
     for row in job.delay_by_carrier(log).collect():

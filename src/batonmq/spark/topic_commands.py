@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich.table import Table
 
-from batonmq.common.terminal import plain_console, visible
+from batonmq.common.terminal import visible
+from batonmq.spark import report
 from batonmq.spark.access import Access
 from batonmq.spark.cluster_options import cluster_options, target_options
 from batonmq.spark.command import (
@@ -31,6 +31,8 @@ from batonmq.spark.command import (
     topic_exists,
     topic_option,
 )
+from batonmq.spark.jobs.state import MIRROR, held
+from batonmq.spark.report import moment
 
 if TYPE_CHECKING:
     from batonmq.protocol.bodies.common import MessageQueue
@@ -111,7 +113,8 @@ def replay(
         click.echo("no message is stored in this window")
         return
     session = session_for("replay", master, conf)
-    done = job.run(session, wanted, progress=show_progress)
+    with one_line():
+        done = job.run(session, wanted, progress=show_progress)
     click.echo(
         f"replayed {done.rows:,} messages in {done.chunks} chunks, {done.seconds:.1f} s; "
         f"{done.skipped} chunks were done before"
@@ -239,7 +242,9 @@ def dlq(
         if not rows:
             click.echo(f"group {group} has no dead letters in this time")
             return
-        done = replays.run(session_for("dlq", master, conf), wanted, progress=show_progress)
+        session = session_for("dlq", master, conf)
+        with one_line():
+            done = replays.run(session, wanted, progress=show_progress)
         click.echo(
             f"{done.rows:,} dead letters read; {done.skipped} of {done.chunks} chunks were done before"
         )
@@ -251,19 +256,21 @@ def dlq(
     letters = session.read.format("rocketmq").schema(replays.COLUMNS).options(**options).load()
     found = job.deaths(letters.where(where) if where else letters)
     if as_json:
-        click.echo(json.dumps([asdict(death) for death in found], default=str))
+        click.echo(json.dumps([asdict(death) for death in found]))
     else:
-        table = Table("topic", "tag", "dead letters", "most retries", "first", "last")
-        for death in found:
-            table.add_row(
-                visible(death.topic or "?"),
-                visible(death.tags or ""),
+        lines = [
+            (
+                death.topic or "?",
+                death.tags or "",
                 f"{death.count:,}",
                 str(death.most_retries),
-                f"{death.first:%Y-%m-%d %H:%M:%S}",
-                f"{death.last:%Y-%m-%d %H:%M:%S}",
+                moment(death.first_ms),
+                moment(death.last_ms),
             )
-        plain_console().print(table)
+            for death in found
+        ]
+        columns = ("topic", "tag", "dead letters", "most retries", "first", "last")
+        report.show([report.Table(f"Dead letters of {group}", columns, lines)])
     if found:
         raise SystemExit(1)
 
@@ -311,6 +318,8 @@ def mirror(
         raise click.UsageError(_ITSELF)
     wanted = job.Mirror(namesrv, to_namesrv, topics, state, groups, access, to_access)
     with one_line():
+        asyncio.run(job.check_groups(wanted))
+        click.get_current_context().with_resource(held(state, MIRROR))
         lanes = asyncio.run(job.prepare(wanted))
     session = session_for("mirror", master, conf)
     query = job.start(

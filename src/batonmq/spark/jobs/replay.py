@@ -19,6 +19,7 @@ from batonmq.common.files import replace_file
 from batonmq.protocol.message.properties import PROPERTY_SHARDING_KEY
 from batonmq.spark.access import OPEN, Access
 from batonmq.spark.jobs.dlq import origin_topic
+from batonmq.spark.jobs.state import WINDOW, check_job, held
 from batonmq.spark.options import ClearError, parse_read_options
 from batonmq.spark.plan import Offsets, backlog, limit
 from batonmq.spark.sink.exactly_once.core import BATCH_EPOCH
@@ -121,9 +122,10 @@ class Replayed:
 
 
 def window_of(replay: Replay) -> Window:
-    """The window of the first run, or a new one, which is stored unless it is empty. Raises `ReplayError`,
-    `OptionError`, `NetError`, `DataLoss`."""
-    path = replay.state / "window.json"
+    """The window of the first run, or a new one, which `run` stores. Raises `ReplayError`, `OptionError`,
+    `NetError`, `DataLoss`."""
+    check_job(replay.state, WINDOW)
+    path = _window_path(replay)
     if path.exists():
         try:
             window = Window.from_json(path.read_bytes())
@@ -136,12 +138,11 @@ def window_of(replay: Replay) -> Window:
         return window
     start, end = _offsets(replay)
     rows = CHUNK_ROWS if replay.rate is None else min(CHUNK_ROWS, max(1, round(replay.rate * CHUNK_S)))
-    window = Window(replay.identity, start, end, rows)
-    if not window.rows:
-        return window
-    replay.state.mkdir(parents=True, exist_ok=True)
-    replace_file(path, window.to_json())
-    return window
+    return Window(replay.identity, start, end, rows)
+
+
+def _window_path(replay: Replay) -> Path:
+    return replay.state / WINDOW
 
 
 def _offsets(replay: Replay) -> tuple[Offsets, Offsets]:
@@ -173,22 +174,26 @@ def run(
     sleep: Callable[[float], None] = time.sleep,
 ) -> Replayed:
     """Replay the remaining chunks. After each chunk `progress` gets the messages read and those in the
-    window."""
+    window. Raises what `window_of` raises, and `InUse`."""
     began = clock()
-    window = window_of(replay)
     done = skipped = chunks = paced = 0
-    for number, (start, end) in enumerate(window.chunks()):
-        rows, name = backlog(start, end), f"chunk-{number}"
-        chunks += 1
-        if Ledger(replay.state / name).is_done(BATCH_EPOCH):
-            skipped += 1
-        else:
-            if replay.rate is not None:
-                sleep(max(0.0, began + paced / replay.rate - clock()))
-            _write(_rows(session, replay, start, end), replay, name)
-            paced += rows
-        done += rows
-        progress(done, window.rows)
+    with held(replay.state, WINDOW):
+        window = window_of(replay)
+        for number, (start, end) in enumerate(window.chunks()):
+            rows, name = backlog(start, end), f"chunk-{number}"
+            chunks += 1
+            if Ledger(replay.state / name).is_done(BATCH_EPOCH):
+                skipped += 1
+            else:
+                if replay.rate is not None:
+                    sleep(max(0.0, began + paced / replay.rate - clock()))
+                frame = _rows(session, replay, start, end)
+                if not _window_path(replay).exists():  # not before Spark has understood `where`
+                    replace_file(_window_path(replay), window.to_json())
+                _write(frame, replay, name)
+                paced += rows
+            done += rows
+            progress(done, window.rows)
     return Replayed(window.rows, chunks, skipped, clock() - began)
 
 

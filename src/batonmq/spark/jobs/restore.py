@@ -20,6 +20,7 @@ from batonmq.protocol.message.properties import PROPERTY_SHARDING_KEY
 from batonmq.spark.access import OPEN, Access
 from batonmq.spark.jobs import archive
 from batonmq.spark.jobs.queue_map import Queue, place_columns, with_more
+from batonmq.spark.jobs.state import RESTORE, check_job, held
 from batonmq.spark.options import ClearError
 from batonmq.spark.sink.exactly_once.core import BATCH_EPOCH
 from batonmq.spark.sink.exactly_once.ledger import Ledger
@@ -70,7 +71,8 @@ class Restored:
 def check_state(restore: Restore) -> None:
     """Store the parameters of this restore, or compare them with those of the first run. Raises
     `RestoreError`."""
-    path = restore.state / "restore.json"
+    check_job(restore.state, RESTORE)
+    path = restore.state / RESTORE
     if path.exists():
         if path.read_text() != restore.identity:
             raise RestoreError(
@@ -94,7 +96,17 @@ def run(
     progress: Callable[[str, str, int], None] = lambda topic, date, rows: None,
 ) -> Restored:
     """Restore the remaining dates. `queues` gives the queues of a topic that can be written to; `progress`
-    gets topic, date and number of messages written."""
+    gets topic, date and number of messages written. Raises `RestoreError`, `NoQueue`, `InUse`."""
+    with held(restore.state, RESTORE):
+        return _run(session, restore, queues, progress)
+
+
+def _run(
+    session: SparkSession,
+    restore: Restore,
+    queues: Callable[[str], Sequence[MessageQueue]],
+    progress: Callable[[str, str, int], None],
+) -> Restored:
     from pyspark.sql import functions as F
 
     check_state(restore)
