@@ -108,7 +108,7 @@ def replay(
         target_access=to_access,
     )
     with one_line():
-        window = job.window_of(wanted)
+        window = job.look(wanted)
     if not window.rows:
         click.echo("no message is stored in this window")
         return
@@ -238,7 +238,7 @@ def dlq(
             access=access,
         )
         with one_line():
-            rows = replays.window_of(wanted).rows
+            rows = replays.look(wanted).rows
         if not rows:
             click.echo(f"group {group} has no dead letters in this time")
             return

@@ -122,8 +122,15 @@ class Replayed:
 
 
 def window_of(replay: Replay) -> Window:
-    """The window of the first run, or a new one, which `run` stores. Raises `ReplayError`, `OptionError`,
-    `NetError`, `DataLoss`."""
+    """The window of the first run, or a new one, which is stored unless it is empty. Raises as `look`."""
+    window = look(replay)
+    _keep(replay, window)
+    return window
+
+
+def look(replay: Replay) -> Window:
+    """The window of the first run, or a new one, which is not stored. Raises `ReplayError`, `InUse`,
+    `OptionError`, `NetError`, `DataLoss`."""
     check_job(replay.state, WINDOW)
     path = _window_path(replay)
     if path.exists():
@@ -139,6 +146,14 @@ def window_of(replay: Replay) -> Window:
     start, end = _offsets(replay)
     rows = CHUNK_ROWS if replay.rate is None else min(CHUNK_ROWS, max(1, round(replay.rate * CHUNK_S)))
     return Window(replay.identity, start, end, rows)
+
+
+def _keep(replay: Replay, window: Window) -> None:
+    """Store a new window."""
+    path = _window_path(replay)
+    if window.rows and not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, window.to_json())
 
 
 def _window_path(replay: Replay) -> Path:
@@ -174,11 +189,11 @@ def run(
     sleep: Callable[[float], None] = time.sleep,
 ) -> Replayed:
     """Replay the remaining chunks. After each chunk `progress` gets the messages read and those in the
-    window. Raises what `window_of` raises, and `InUse`."""
+    window. Raises as `look`."""
     began = clock()
     done = skipped = chunks = paced = 0
     with held(replay.state, WINDOW):
-        window = window_of(replay)
+        window = look(replay)
         for number, (start, end) in enumerate(window.chunks()):
             rows, name = backlog(start, end), f"chunk-{number}"
             chunks += 1
@@ -188,8 +203,7 @@ def run(
                 if replay.rate is not None:
                     sleep(max(0.0, began + paced / replay.rate - clock()))
                 frame = _rows(session, replay, start, end)
-                if not _window_path(replay).exists():  # not before Spark has understood `where`
-                    replace_file(_window_path(replay), window.to_json())
+                _keep(replay, window)  # not before Spark has understood `where`
                 _write(frame, replay, name)
                 paced += rows
             done += rows
