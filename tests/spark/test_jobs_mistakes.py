@@ -122,6 +122,19 @@ def test_a_state_directory_has_one_run_at_a_time_and_one_job(session, topics, tm
     assert topics.read(session, target).count() == 5
 
 
+def test_a_mistake_in_the_archive_of_a_restore_leaves_its_directory_free(session, topics, tmp_path):
+    topic = topics.make(queues=1)
+    topics.fill(topic, {0: bodies("a", 3)})
+    archived = tmp_path / "archive"
+    assert in_this_process("archive", "-n", topics.namesrv, "-t", topic, "--to", archived).exit_code == 0
+    restore = ("restore", "-n", topics.namesrv, "--to", topic, "--state", tmp_path / "state")
+    assert "PATH_NOT_FOUND" in one_error(in_this_process(*restore, "--archive", tmp_path / "archiv"))
+    assert "no topic" in one_error(in_this_process(*restore, "--archive", archived, "-t", "nobody"))
+    done = in_this_process(*restore, "--archive", archived)
+    assert done.exit_code == 0, done.stderr
+    assert topics.read(session, topic).count() == 6
+
+
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """This machine is far from Greenwich."""

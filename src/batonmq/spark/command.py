@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import re
 import shutil
@@ -119,6 +120,22 @@ def time_ms(_: click.Context, parameter: click.Parameter, text: str | None) -> i
         raise click.BadParameter(
             f"{text!r} is neither milliseconds since 1970 nor a time such as 2026-11-24T10:00:00+01:00"
         ) from None
+
+
+def check_times(from_ms: int | None, until_ms: int | None) -> None:
+    """Refuse a window in which no message can be."""
+    if from_ms is not None and until_ms is not None and from_ms >= until_ms:
+        raise click.UsageError("--from is not before --until: no message is stored in that time")
+
+
+class Number(click.FloatRange):
+    """A range of numbers: no comparison is true of ``nan``, so that it would be in any range."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is no number.", param, ctx)
+        return number
 
 
 def iso_date(_: click.Context, parameter: click.Parameter, text: str | None) -> str | None:

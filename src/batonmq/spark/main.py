@@ -149,6 +149,8 @@ def audit(
     from batonmq.spark.jobs import audit as job
     from batonmq.spark.jobs.replicas import compare
 
+    if len(stores) == 1:
+        raise click.UsageError("--store is needed twice or more: the replicas' logs are compared")
     with one_line():
         replicas = compare(stores) if len(stores) > 1 else None
     if namesrv is not None:

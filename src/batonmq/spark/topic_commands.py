@@ -18,6 +18,7 @@ from batonmq.spark.access import Access
 from batonmq.spark.cluster_options import cluster_options, target_options
 from batonmq.spark.command import (
     DIRECTORY,
+    check_times,
     check_topic,
     ended,
     is_one_cluster,
@@ -84,6 +85,7 @@ def replay(
     """
     from batonmq.spark.jobs import replay as job
 
+    check_times(from_ms, until_ms)
     if to_namesrv is None and target == topic:
         raise click.UsageError("--to is the topic itself: its messages would be there twice")
     check_topic(namesrv, topic, access)
@@ -156,9 +158,11 @@ def restore(
     from batonmq.client.sync import QueueReader
     from batonmq.spark.jobs import restore as job
 
+    if from_date is not None and to_date is not None and from_date > to_date:
+        raise click.UsageError("--from-date is after --to-date: no date is in between")
     wanted = job.Restore(namesrv, archived, state, topic, target, from_date, to_date, access)
     with one_line():
-        job.check_state(wanted)
+        job.compare_state(wanted)
     if target is not None:
         check_topic(namesrv, target, access)
     session = session_for("restore", master, conf)
@@ -213,12 +217,17 @@ def dlq(
     continues. For those that died since, give another --state, and their time as --from. The exit code is 1
     if there are dead letters and --redrive is not given.
     """
-    from batonmq.protocol.names import dead_letter_topic
+    from batonmq.protocol.names import dead_letter_topic, group_error
     from batonmq.spark.jobs import dlq as job
     from batonmq.spark.jobs import replay as replays
 
     if redrive and state is None:
         raise click.UsageError("--redrive needs --state, a directory that remembers what was sent")
+    if not redrive and (state is not None or rate is not None):
+        raise click.UsageError("--state and --rate are for --redrive")
+    if (problem := group_error(group)) is not None:
+        raise click.BadParameter(problem, param_hint="--group")
+    check_times(from_ms, until_ms)
     topic = dead_letter_topic(group)
     if not topic_exists(namesrv, topic, access):  # it is made with the first dead letter
         nothing = f"group {group} has no dead letters: topic {topic} does not exist"
@@ -316,6 +325,7 @@ def mirror(
         check_topic(namesrv, topic, access)
     if is_one_cluster(namesrv, access, to_namesrv, to_access):
         raise click.UsageError(_ITSELF)
+    topics, groups = tuple(dict.fromkeys(topics)), tuple(dict.fromkeys(groups))
     wanted = job.Mirror(namesrv, to_namesrv, topics, state, groups, access, to_access)
     with one_line():
         asyncio.run(job.check_groups(wanted))
