@@ -84,6 +84,14 @@ def test_a_mirror_moves_a_group_in_its_own_topics_only(session, topics, cluster_
     assert topics_with_offsets(there.namesrv, "no") == set()
 
 
+def test_a_topic_that_does_not_exist_has_no_lag(topics):
+    for name, says in (
+        ("nobody-knows-it", "does not exist"),
+        (topics.make(), "no group consumes this topic"),
+    ):
+        assert says in one_error(in_this_process("lag", "-n", topics.namesrv, "-t", name))
+
+
 def test_a_mistake_in_where_fixes_no_window(session, topics, tmp_path):
     topic, target = topics.make(queues=1), topics.make(queues=1)
     topics.fill(topic, {0: bodies("a", 5)})

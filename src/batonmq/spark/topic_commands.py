@@ -28,6 +28,7 @@ from batonmq.spark.command import (
     show_progress,
     spark_options,
     stop_requests,
+    stops_in_order,
     time_ms,
     topic_exists,
     topic_option,
@@ -115,7 +116,7 @@ def replay(
         click.echo("no message is stored in this window")
         return
     session = session_for("replay", master, conf)
-    with one_line():
+    with one_line(), stops_in_order(session):
         done = job.run(session, wanted, progress=show_progress)
     click.echo(
         f"replayed {done.rows:,} messages in {done.chunks} chunks, {done.seconds:.1f} s; "
@@ -174,7 +175,7 @@ def restore(
     def progress(name: str, day: str, rows: int) -> None:
         click.echo(f"{name} {day}: {rows:,} messages", err=True)
 
-    with one_line():
+    with one_line(), stops_in_order(session):
         done = job.run(session, wanted, queues=queues, progress=progress)
     click.echo(f"restored {done.rows:,} messages; {done.skipped} of {done.dates} dates were done before")
 
@@ -252,7 +253,7 @@ def dlq(
             click.echo(f"group {group} has no dead letters in this time")
             return
         session = session_for("dlq", master, conf)
-        with one_line():
+        with one_line(), stops_in_order(session):
             done = replays.run(session, wanted, progress=show_progress)
         click.echo(
             f"{done.rows:,} dead letters read; {done.skipped} of {done.chunks} chunks were done before"
