@@ -103,8 +103,8 @@ def log_files(root: Path) -> tuple[LogFile, ...]:
     files = []
     for base in list_bases(directory):
         path = directory / file_name(base)
-        with suppress(FileNotFoundError):  # it has expired in between
-            files.append(LogFile(str(path), base, path.stat().st_size))
+        if (size := _size(path)) is not None:
+            files.append(LogFile(str(path), base, size))
     if not files:
         raise StoreError(f"{directory}: there is no commit log file (named by 20 digits)")
     return tuple(files)
@@ -251,13 +251,25 @@ def queue_files(root: Path) -> Iterator[list[QueueFile]]:
         with suppress(FileNotFoundError):  # of a topic that is deleted in between
             for base in list_bases(queue):
                 path = queue / file_name(base)
-                with suppress(FileNotFoundError):  # it has expired in between
-                    units = path.stat().st_size // UNIT_SIZE
-                    files.append(
-                        QueueFile(str(path), queue.parent.name, int(queue.name), base // UNIT_SIZE, units)
-                    )
+                if (size := _size(path)) is None:
+                    continue
+                units = size // UNIT_SIZE
+                files.append(
+                    QueueFile(str(path), queue.parent.name, int(queue.name), base // UNIT_SIZE, units)
+                )
         if files:
             yield files
+
+
+def _size(path: Path) -> int | None:
+    """Of a file that was listed; None if it has expired in between. Raises `OSError` for a link that leads
+    nowhere."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        if path.is_symlink():
+            raise
+        return None
 
 
 def _children(path: Path) -> list[Path]:
