@@ -247,12 +247,12 @@ def queue_files(root: Path) -> Iterator[list[QueueFile]]:
     for queue in sorted(queues):
         if not queue.name.isdigit() or not queue.is_dir():
             continue
-        files = []
+        files, bases = [], list[int]()
         with suppress(FileNotFoundError):  # of a topic that is deleted in between
-            for base in list_bases(queue):
-                path = queue / file_name(base)
-                if (size := _size(path)) is None:
-                    continue
+            bases = list_bases(queue)
+        for base in bases:
+            path = queue / file_name(base)
+            if (size := _size(path)) is not None:
                 units = size // UNIT_SIZE
                 files.append(
                     QueueFile(str(path), queue.parent.name, int(queue.name), base // UNIT_SIZE, units)
