@@ -44,6 +44,11 @@ _OF_DATA = re.compile(
 )
 """Spark's words for a value that does not fit (class 22) or a file that cannot be read, within a text."""
 
+_OF_ANOTHER_RUN = re.compile(
+    r"\[CONCURRENT_STREAM_LOG_UPDATE\]|Race while writing batch \d+ .*another writer already committed"
+)
+"""Spark's words for two streams with one checkpoint or one output, within a text."""
+
 _SQLSTATE = re.compile(r"\.? SQLSTATE: \w+.*")
 
 
@@ -69,6 +74,8 @@ def _of_the_input(error: Exception) -> list[str]:
 
     if found := _OF_DATA.findall(str(error)):
         return found
+    if _OF_ANOTHER_RUN.search(str(error)):
+        return ["another run writes to the same directory or checkpoint; end one of them"]
     condition = (error.getCondition() or "") if isinstance(error, PySparkException) else ""
     # Above the line of the second, the JVM has said what is wrong.
     known = condition.startswith(("FAILED_READ_FILE", "JAVA_GATEWAY_EXITED"))
