@@ -135,7 +135,7 @@ def test_the_command_finds_our_text_in_sparks(text: str) -> None:
     "text",
     [
         "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Race while writing batch 0 "
-        "to the file sink metadata log at file:/a: another writer already committed this batch. This usually means "
+        "to the file sink metadata log at file:/a: another writer already committed this batch. This means "
         "multiple concurrent streaming queries.\n=== Streaming Query ===\nIdentifier: archive t\n",
         "[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log. Multiple streaming jobs "
         "detected for 3.\nPlease make sure only one streaming job runs at a time. SQLSTATE: 40000",
