@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -205,6 +206,39 @@ def test_an_archive_that_is_stopped_ends_in_order(session, topics, tmp_path, num
         running.wait()
     assert running.returncode == 0 and "Traceback" not in errors, errors
     assert said.startswith("archived 30 messages in 1 batches")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_replay_that_is_stopped_ends_in_order_and_goes_on(session, topics, tmp_path, number):
+    """Ctrl-C in a call of Spark's JVM left 57 lines of tracebacks."""
+    topic, target, state = topics.make(queues=1), topics.make(queues=1), tmp_path / "state"
+    topics.fill(topic, {0: bodies("a", 30)})
+    command = ("replay", "-n", topics.namesrv, "-t", topic, "--to", target, "--state", state, *FAST)
+    running = subprocess.Popen(
+        [sys.executable, "-m", "batonmq", "spark", *map(str, command), "--rate", "2"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        process_group=0,
+    )
+    try:
+        while not (state / "chunk-0" / "run").exists():
+            assert running.poll() is None
+            time.sleep(0.01)
+        if number == signal.SIGINT:
+            os.killpg(running.pid, number)  # as a terminal does
+        else:
+            running.send_signal(number)
+        said, errors = running.communicate(timeout=60)
+    finally:
+        running.kill()
+        running.wait()
+    assert running.returncode == 1 and not said, errors
+    assert "Traceback" not in errors, errors
+    assert errors.splitlines()[-1] == "Error: stopped; the same command goes on"
+    assert topics.read(session, target).count() < 30
+    ran(*command)
+    assert sorted(values(topics.read(session, target))) == sorted(bodies("a", 30))
 
 
 def test_dead_letters_and_their_redrive(session, topics, tmp_path):

@@ -67,6 +67,12 @@ UNKNOWN = ("u", "unknown", None, None, 13, None)
             replace(CLEAN, in_log=4, unknown_keys=1),
             id="another producer's",
         ),
+        pytest.param(
+            [A, B, C],
+            [LOG_A, LOG_B, LOG_C, (None, "b", 0, 2), (None, "b", 0, 3), (None, "b", 1, 1)],
+            replace(CLEAN, in_log=6, without_key=3),
+            id="without a key",
+        ),
     ],
 )
 def test_audit(session, history, log, expected):

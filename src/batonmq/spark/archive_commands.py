@@ -18,6 +18,7 @@ from batonmq.spark.command import (
     session_for,
     spark_options,
     stop_requests,
+    stops_in_order,
     topic_option,
 )
 from batonmq.spark.jobs.protobuf_values import ProtobufSchema
@@ -148,7 +149,7 @@ def compact(
             f"{day.topic} {day.date}: {day.rows:,} messages, {day.files:,} files -> {files:,}", err=True
         )
 
-    with one_line():
+    with one_line(), stops_in_order(session):
         done = job.run(
             session, archived, table, topic=topic, until=last, file_bytes=file_mib << 20, progress=show
         )

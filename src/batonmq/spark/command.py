@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import re
 import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 LOOK_S: Final = 1
 """How often a job that runs until it is stopped looks whether it should."""
+_WATCH_S: Final = 0.2
+"""How often it is looked at whether a job of Spark is to be cancelled."""
 _SOURCE_OPTION = re.compile(r"(?:;|, or) set failOnDataLoss=false to read what is there")
 DIRECTORY = click.Path(file_okay=False, path_type=Path)
 
@@ -121,6 +124,22 @@ def time_ms(_: click.Context, parameter: click.Parameter, text: str | None) -> i
         ) from None
 
 
+def check_times(from_ms: int | None, until_ms: int | None) -> None:
+    """Refuse a window in which no message can be."""
+    if from_ms is not None and until_ms is not None and from_ms >= until_ms:
+        raise click.UsageError("--from is not before --until: no message is stored in that time")
+
+
+class Number(click.FloatRange):
+    """A range of numbers: no comparison is true of ``nan``, so that it would be in any range."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is no number.", param, ctx)
+        return number
+
+
 def iso_date(_: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
     try:
         return None if text is None else date.fromisoformat(text).isoformat()
@@ -160,10 +179,39 @@ def stop_requests() -> Iterator[Callable[[], bool]]:
         usual()
 
 
+@contextmanager
+def stops_in_order(session: SparkSession) -> Iterator[None]:
+    """Within it SIGINT and SIGTERM cancel what Spark does for a job that can be continued. Raises
+    `ClickException` then."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    over = threading.Event()
+
+    def watch(asked: Callable[[], bool]) -> None:
+        while not over.wait(_WATCH_S):
+            if asked():
+                with suppress(Py4JError, OSError):  # the same signal may have ended the JVM
+                    session.sparkContext.cancelAllJobs()
+
+    with stop_requests() as asked:
+        watcher = threading.Thread(target=watch, args=(asked,), daemon=True)
+        watcher.start()
+        try:
+            yield
+        except (Py4JError, PySparkException, OSError):
+            if not asked():
+                raise
+            raise click.ClickException("stopped; the same command goes on") from None
+        finally:
+            over.set()
+            watcher.join()
+
+
 def ended(query: StreamingQuery, asked: Callable[[], bool]) -> bool:
     """Wait `LOOK_S` for the end of a query, which comes if `asked` says that the job should stop. Raises the
     error that ended the query."""
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     try:

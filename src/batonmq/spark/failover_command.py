@@ -13,7 +13,7 @@ import click
 
 from batonmq.common.plots import BLUE, GREEN, RED
 from batonmq.spark import report
-from batonmq.spark.command import DIRECTORY, one_line, session_for, spark_options
+from batonmq.spark.command import DIRECTORY, Number, one_line, session_for, spark_options
 from batonmq.spark.report import duration, moment
 
 if TYPE_CHECKING:
@@ -81,12 +81,12 @@ class Findings:
 @click.option("--broker-name", "names", multiple=True, help="Only this broker set; may be repeated.")
 @click.option(
     "--window",
-    type=click.FloatRange(0.1),
+    type=Number(0.1),
     default=30.0,
     show_default=True,
     help="Seconds after an election in which a gap counts as its consequence.",
 )
-@click.option("--max-gap", type=click.FloatRange(0), help="Exit code 1 if producers waited longer: seconds.")
+@click.option("--max-gap", type=Number(0), help="Exit code 1 if producers waited longer: seconds.")
 @click.option(
     "--log-zone", help="Time zone of the brokers' logs, e.g. Europe/Berlin; default: this machine's."
 )

@@ -67,7 +67,8 @@ def _offsets(given: str | Mapping[str, Any] | None) -> Mapping[str, Mapping[str,
 
 
 class LagListener(StreamingQueryListener):
-    """Calls a function with the lag of each source of ours after each micro-batch, and keeps the last ones::
+    """Calls a function with the lag of each source of ours after each micro-batch, and keeps the last one of
+    each query until that ends::
 
         listener = LagListener(lambda query, lag: print(query, lag.total))
         spark.streams.addListener(listener)

@@ -16,7 +16,7 @@ from batonmq.common.plots import BLUE
 from batonmq.spark import report
 from batonmq.spark.access import Access
 from batonmq.spark.cluster_options import cluster_options
-from batonmq.spark.command import DIRECTORY, one_line, session_for, spark_options
+from batonmq.spark.command import DIRECTORY, Number, check_topic, one_line, session_for, spark_options
 from batonmq.spark.report import duration, moment
 
 if TYPE_CHECKING:
@@ -69,15 +69,13 @@ class Limits:
 )
 @click.option("--samples", type=click.IntRange(1), default=1, show_default=True, help="How often to look.")
 @click.option(
-    "--every", type=click.FloatRange(0.1), default=5.0, show_default=True, help="Seconds between two samples."
+    "--every", type=Number(0.1), default=5.0, show_default=True, help="Seconds between two samples."
 )
 @click.option("--contents", is_flag=True, help="Read what is not consumed with Spark, and count it by tag.")
 @click.option(
     "--max-behind", type=click.IntRange(0), help="Exit code 1 if a reader is further behind: messages."
 )
-@click.option(
-    "--max-age", type=click.FloatRange(0), help="Exit code 1 if its oldest message is older: seconds."
-)
+@click.option("--max-age", type=Number(0), help="Exit code 1 if its oldest message is older: seconds.")
 @click.option("--out", type=DIRECTORY, help="Directory for a page with plots, report.html.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @spark_options
@@ -121,6 +119,8 @@ def lag(
     if not last.queues:
         if not (groups or topics):
             raise click.ClickException("no topic of the checkpoint exists any more")
+        for topic in topics:
+            check_topic(namesrv, topic, access)
         raise click.ClickException("no group consumes this topic, and none has offsets of it")
     readers = job.by_reader(last.queues)
     rates = job.rates(first.queues, last.queues, (last.at_ms - first.at_ms) / 1000) if len(taken) > 1 else {}
@@ -134,7 +134,7 @@ def lag(
             "queues": [asdict(queue) | {"behind": queue.behind} for queue in last.queues],
             "wrong": wrong,
         }
-        click.echo(json.dumps(result | ({"contents": unread} if unread is not None else {}), default=str))
+        click.echo(json.dumps(result | ({"contents": unread} if unread is not None else {})))
     tables = _tables(readers, rates, last, unread)
     verdict = f"Too far behind: {'; '.join(wrong)}." if wrong else "No reader exceeds a limit."
     if not as_json:
@@ -260,8 +260,8 @@ def _tables(
                         row["tags"] or "",
                         f"{row['messages']:,}",
                         f"{row['bytes'] or 0:,}",
-                        f"{row['oldest']:%Y-%m-%d %H:%M:%S}",
-                        f"{row['newest']:%Y-%m-%d %H:%M:%S}",
+                        moment(row["oldest_ms"]),
+                        moment(row["newest_ms"]),
                     )
                     for row in unread
                 ],

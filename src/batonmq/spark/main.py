@@ -19,6 +19,7 @@ from batonmq.spark.cluster_options import cluster_options
 from batonmq.spark.command import check_topic, for_job, one_line, session_for, spark_options, topic_option
 from batonmq.spark.failover_command import failover_report
 from batonmq.spark.lag_command import lag
+from batonmq.spark.report import moment
 from batonmq.spark.skew_command import skew
 from batonmq.spark.topic_commands import COMMANDS
 
@@ -42,6 +43,11 @@ _OF_DATA = re.compile(
     re.MULTILINE,
 )
 """Spark's words for a value that does not fit (class 22) or a file that cannot be read, within a text."""
+
+_OF_ANOTHER_RUN = re.compile(
+    r"\[CONCURRENT_STREAM_LOG_UPDATE\]|Race while writing batch \d+ .*another writer already committed"
+)
+"""Spark's words for two streams with one checkpoint or one output, within a text."""
 
 _SQLSTATE = re.compile(r"\.? SQLSTATE: \w+.*")
 
@@ -68,6 +74,8 @@ def _of_the_input(error: Exception) -> list[str]:
 
     if found := _OF_DATA.findall(str(error)):
         return found
+    if _OF_ANOTHER_RUN.search(str(error)):
+        return ["another run writes to the same directory or checkpoint; end one of them"]
     condition = (error.getCondition() or "") if isinstance(error, PySparkException) else ""
     # Above the line of the second, the JVM has said what is wrong.
     known = condition.startswith(("FAILED_READ_FILE", "JAVA_GATEWAY_EXITED"))
@@ -148,6 +156,8 @@ def audit(
     from batonmq.spark.jobs import audit as job
     from batonmq.spark.jobs.replicas import compare
 
+    if len(stores) == 1:
+        raise click.UsageError("--store is needed twice or more: the replicas' logs are compared")
     with one_line():
         replicas = compare(stores) if len(stores) > 1 else None
     if namesrv is not None:
@@ -202,8 +212,8 @@ def rollup(
     log = log.select("value", "timestamp").cache()
     console = plain_console()
     gaps = Table("no message from", "to", "ms", title="longest gaps")
-    for row in job.gaps(log).limit(5).collect():
-        gaps.add_row(str(row["began"]), str(row["ended"]), f"{row['milliseconds']:,}")
+    for began_ms, ended_ms in job.longest_gaps(log, 5):
+        gaps.add_row(moment(began_ms, exact=True), moment(ended_ms, exact=True), f"{ended_ms - began_ms:,}")
     console.print(gaps)
     carriers = Table("carrier", "flights", "departure delay, min", "arrival delay, min")
     for row in job.delay_by_carrier(log).collect():

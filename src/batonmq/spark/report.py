@@ -56,9 +56,10 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def moment(ms: int) -> str:
-    """A time for readers, UTC."""
-    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+def moment(ms: int, *, exact: bool = False) -> str:
+    """A time for readers, UTC; `exact`: with its milliseconds."""
+    fraction = f".{ms % 1000:03}" if exact else ""
+    return f"{datetime.fromtimestamp(ms // 1000, UTC):%Y-%m-%d %H:%M:%S}{fraction} UTC"
 
 
 def show(tables: Sequence[Table]) -> None:

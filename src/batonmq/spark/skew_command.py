@@ -19,6 +19,8 @@ from batonmq.spark.access import Access
 from batonmq.spark.cluster_options import cluster_options
 from batonmq.spark.command import (
     DIRECTORY,
+    Number,
+    check_times,
     check_topic,
     one_line,
     session_for,
@@ -52,10 +54,10 @@ NAME_LENGTH = 60
     help="What messages are counted by.",
 )
 @click.option("--top", type=click.IntRange(1, 1_000), default=20, show_default=True, help="Keys to show.")
-@click.option("--max-share", type=click.FloatRange(0, 1), help="Exit code 1 if a key has a larger share.")
+@click.option("--max-share", type=Number(0, 1), help="Exit code 1 if a key has a larger share.")
 @click.option(
     "--max-of-mean",
-    type=click.FloatRange(1),
+    type=Number(1),
     help="Exit code 1 if a queue has more than so many times the mean.",
 )
 @click.option("--out", type=DIRECTORY, help="Directory for a page with plots, report.html.")
@@ -94,6 +96,7 @@ def skew(
     chosen = click.get_current_context().get_parameter_source("namesrv") is ParameterSource.COMMANDLINE
     if chosen + bool(archived) + bool(stores) > 1:
         raise click.UsageError("give one of --namesrv, --archive and --store")
+    check_times(from_ms, until_ms)
     known: list[str] = []
     if namesrv is not None:
         check_topic(namesrv, topic, access)

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich.table import Table
 
-from batonmq.common.terminal import plain_console, visible
+from batonmq.common.terminal import visible
+from batonmq.spark import report
 from batonmq.spark.access import Access
 from batonmq.spark.cluster_options import cluster_options, target_options
 from batonmq.spark.command import (
     DIRECTORY,
+    check_times,
     check_topic,
     ended,
     is_one_cluster,
@@ -27,10 +28,13 @@ from batonmq.spark.command import (
     show_progress,
     spark_options,
     stop_requests,
+    stops_in_order,
     time_ms,
     topic_exists,
     topic_option,
 )
+from batonmq.spark.jobs.state import MIRROR, held
+from batonmq.spark.report import moment
 
 if TYPE_CHECKING:
     from batonmq.protocol.bodies.common import MessageQueue
@@ -82,6 +86,7 @@ def replay(
     """
     from batonmq.spark.jobs import replay as job
 
+    check_times(from_ms, until_ms)
     if to_namesrv is None and target == topic:
         raise click.UsageError("--to is the topic itself: its messages would be there twice")
     check_topic(namesrv, topic, access)
@@ -106,12 +111,13 @@ def replay(
         target_access=to_access,
     )
     with one_line():
-        window = job.window_of(wanted)
+        window = job.look(wanted)
     if not window.rows:
         click.echo("no message is stored in this window")
         return
     session = session_for("replay", master, conf)
-    done = job.run(session, wanted, progress=show_progress)
+    with one_line(), stops_in_order(session):
+        done = job.run(session, wanted, progress=show_progress)
     click.echo(
         f"replayed {done.rows:,} messages in {done.chunks} chunks, {done.seconds:.1f} s; "
         f"{done.skipped} chunks were done before"
@@ -153,9 +159,11 @@ def restore(
     from batonmq.client.sync import QueueReader
     from batonmq.spark.jobs import restore as job
 
+    if from_date is not None and to_date is not None and from_date > to_date:
+        raise click.UsageError("--from-date is after --to-date: no date is in between")
     wanted = job.Restore(namesrv, archived, state, topic, target, from_date, to_date, access)
     with one_line():
-        job.check_state(wanted)
+        job.compare_state(wanted)
     if target is not None:
         check_topic(namesrv, target, access)
     session = session_for("restore", master, conf)
@@ -167,7 +175,7 @@ def restore(
     def progress(name: str, day: str, rows: int) -> None:
         click.echo(f"{name} {day}: {rows:,} messages", err=True)
 
-    with one_line():
+    with one_line(), stops_in_order(session):
         done = job.run(session, wanted, queues=queues, progress=progress)
     click.echo(f"restored {done.rows:,} messages; {done.skipped} of {done.dates} dates were done before")
 
@@ -210,12 +218,17 @@ def dlq(
     continues. For those that died since, give another --state, and their time as --from. The exit code is 1
     if there are dead letters and --redrive is not given.
     """
-    from batonmq.protocol.names import dead_letter_topic
+    from batonmq.protocol.names import dead_letter_topic, group_error
     from batonmq.spark.jobs import dlq as job
     from batonmq.spark.jobs import replay as replays
 
     if redrive and state is None:
         raise click.UsageError("--redrive needs --state, a directory that remembers what was sent")
+    if not redrive and (state is not None or rate is not None):
+        raise click.UsageError("--state and --rate are for --redrive")
+    if (problem := group_error(group)) is not None:
+        raise click.BadParameter(problem, param_hint="--group")
+    check_times(from_ms, until_ms)
     topic = dead_letter_topic(group)
     if not topic_exists(namesrv, topic, access):  # it is made with the first dead letter
         nothing = f"group {group} has no dead letters: topic {topic} does not exist"
@@ -235,11 +248,13 @@ def dlq(
             access=access,
         )
         with one_line():
-            rows = replays.window_of(wanted).rows
+            rows = replays.look(wanted).rows
         if not rows:
             click.echo(f"group {group} has no dead letters in this time")
             return
-        done = replays.run(session_for("dlq", master, conf), wanted, progress=show_progress)
+        session = session_for("dlq", master, conf)
+        with one_line(), stops_in_order(session):
+            done = replays.run(session, wanted, progress=show_progress)
         click.echo(
             f"{done.rows:,} dead letters read; {done.skipped} of {done.chunks} chunks were done before"
         )
@@ -251,19 +266,21 @@ def dlq(
     letters = session.read.format("rocketmq").schema(replays.COLUMNS).options(**options).load()
     found = job.deaths(letters.where(where) if where else letters)
     if as_json:
-        click.echo(json.dumps([asdict(death) for death in found], default=str))
+        click.echo(json.dumps([asdict(death) for death in found]))
     else:
-        table = Table("topic", "tag", "dead letters", "most retries", "first", "last")
-        for death in found:
-            table.add_row(
-                visible(death.topic or "?"),
-                visible(death.tags or ""),
+        lines = [
+            (
+                death.topic or "?",
+                death.tags or "",
                 f"{death.count:,}",
                 str(death.most_retries),
-                f"{death.first:%Y-%m-%d %H:%M:%S}",
-                f"{death.last:%Y-%m-%d %H:%M:%S}",
+                moment(death.first_ms),
+                moment(death.last_ms),
             )
-        plain_console().print(table)
+            for death in found
+        ]
+        columns = ("topic", "tag", "dead letters", "most retries", "first", "last")
+        report.show([report.Table(f"Dead letters of {group}", columns, lines)])
     if found:
         raise SystemExit(1)
 
@@ -309,8 +326,11 @@ def mirror(
         check_topic(namesrv, topic, access)
     if is_one_cluster(namesrv, access, to_namesrv, to_access):
         raise click.UsageError(_ITSELF)
+    topics, groups = tuple(dict.fromkeys(topics)), tuple(dict.fromkeys(groups))
     wanted = job.Mirror(namesrv, to_namesrv, topics, state, groups, access, to_access)
     with one_line():
+        asyncio.run(job.check_groups(wanted))
+        click.get_current_context().with_resource(held(state, MIRROR))
         lanes = asyncio.run(job.prepare(wanted))
     session = session_for("mirror", master, conf)
     query = job.start(

@@ -30,6 +30,22 @@ def test_copies_are_what_is_stored_beyond_the_first_time(
     assert report.copies == copies
 
 
+def test_messages_without_a_key_are_no_copies() -> None:
+    report = AuditReport(
+        sent=10,
+        acked=10,
+        in_log=14,
+        lost=0,
+        moved=0,
+        duplicated=1,
+        reordered=0,
+        unacknowledged=0,
+        unknown_keys=0,
+        without_key=3,
+    )
+    assert report.copies == 1
+
+
 def test_the_rows_in_the_topic_say_why_they_are_more_than_the_flights() -> None:
     assert rows_in_topic(337_032, 256) == "337,032 = 336,776 flights + 256 stored again"
     assert rows_in_topic(336_776, 0) == "336,776"

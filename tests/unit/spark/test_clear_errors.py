@@ -10,6 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from click.testing import CliRunner
+from pyspark.errors import StreamingQueryException
 
 pytest.importorskip("pyspark")
 
@@ -19,7 +21,7 @@ from pyspark.util import handle_worker_exception
 
 from batonmq import NoNameServer
 from batonmq.spark.clear_errors import clear_errors, with_clear_errors
-from batonmq.spark.main import _OURS
+from batonmq.spark.main import _OURS, Jobs
 from batonmq.spark.options import OptionError
 from batonmq.spark.source import RocketMQSource
 from batonmq.spark.store.source import RocketMQStoreSource
@@ -127,3 +129,37 @@ def test_what_the_file_system_refuses_is_one_line(tmp_path: Path) -> None:
 )
 def test_the_command_finds_our_text_in_sparks(text: str) -> None:
     assert _OURS.findall(text)[-1] == "unknown option 'x'"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Race while writing batch 0 "
+        "to the file sink metadata log at file:/a: another writer already committed this batch. This means "
+        "multiple concurrent streaming queries.\n=== Streaming Query ===\nIdentifier: archive t\n",
+        "[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log. Multiple streaming jobs "
+        "detected for 3.\nPlease make sure only one streaming job runs at a time. SQLSTATE: 40000",
+    ],
+)
+def test_a_second_run_of_a_stream_is_told_so_in_one_line(text: str) -> None:
+    group = Jobs("spark")
+
+    @group.command()
+    def archive() -> None:
+        raise StreamingQueryException(text)
+
+    done = CliRunner().invoke(group, ["archive"])
+    assert (done.exit_code, done.stderr.splitlines()) == (
+        1,
+        ["Error: another run writes to the same directory or checkpoint; end one of them"],
+    )
+
+
+def test_any_other_failure_of_a_stream_keeps_its_traceback() -> None:
+    group = Jobs("spark")
+
+    @group.command()
+    def archive() -> None:
+        raise StreamingQueryException("[STREAM_FAILED] Query terminated with exception: a bug")
+
+    assert isinstance(CliRunner().invoke(group, ["archive"]).exception, StreamingQueryException)

@@ -12,7 +12,8 @@ The history has one row per message that a producer tried to send::
 *Lost*: acknowledged, but its key is nowhere in the log. *Moved*: acknowledged, and in the log, but no longer
 at the offset that was acknowledged. *Duplicated*: in the log more than once (a retry after an unknown
 outcome). *Reordered*: in its queue after a message whose send began only after this one was acknowledged.
-*Unacknowledged*: in the log although no acknowledgement came, which is allowed.
+*Unacknowledged*: in the log although no acknowledgement came, which is allowed. Messages without a key are
+counted, and not compared.
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ class AuditReport:
     unacknowledged: int
     unknown_keys: int
     """Keys in the log that are not in the history (another producer's)."""
+    without_key: int = 0
+    """Messages in the log without a key: nothing tells whether they are in the history."""
 
     @property
     def ok(self) -> bool:
@@ -64,7 +67,8 @@ class AuditReport:
     @property
     def copies(self) -> int:
         """Records in the log beyond the first of each key."""
-        return self.in_log - (self.acked - self.lost + self.unacknowledged + self.unknown_keys)
+        with_key = self.in_log - self.without_key
+        return with_key - (self.acked - self.lost + self.unacknowledged + self.unknown_keys)
 
     def as_dict(self) -> dict[str, int]:
         return asdict(self)
@@ -95,6 +99,7 @@ def audit(history: DataFrame, log: DataFrame) -> AuditReport:
         F.max(F.coalesce(F.col("is_acked_copy"), F.lit(False))).alias("in_place"),
     )
     known, acked = F.col("status").isNotNull(), F.coalesce(F.col("status") == "acked", F.lit(False))
+    keyed = F.col("key").isNotNull()
 
     def count(condition: Column) -> Column:
         return F.sum(F.when(condition, 1).otherwise(0))
@@ -105,9 +110,10 @@ def audit(history: DataFrame, log: DataFrame) -> AuditReport:
         F.sum("copies").alias("in_log"),
         count(acked & (F.col("copies") == 0)).alias("lost"),
         count(acked & (F.col("copies") > 0) & ~F.col("in_place")).alias("moved"),
-        count(F.col("copies") > 1).alias("duplicated"),
+        count(keyed & (F.col("copies") > 1)).alias("duplicated"),
         count(known & ~acked & (F.col("copies") > 0)).alias("unacknowledged"),
-        count(~known).alias("unknown_keys"),
+        count(keyed & ~known).alias("unknown_keys"),
+        F.sum(F.when(keyed, 0).otherwise(F.col("copies"))).alias("without_key"),
     ).first()
     reordered = (
         placed.where("is_acked_copy")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from batonmq.client.message import PROPERTY_DLQ_ORIGIN_TOPIC
 from batonmq.protocol.message.properties import PROPERTY_RETRY_TOPIC
@@ -21,9 +21,9 @@ class Deaths:
     tags: str | None
     count: int
     most_retries: int
-    first: Any
-    """When the oldest one became a dead letter, by the broker's clock."""
-    last: Any
+    first_ms: int
+    """When the oldest one became a dead letter, by the broker's clock; ms since 1970."""
+    last_ms: int
 
 
 def origin_topic() -> Column:
@@ -44,13 +44,13 @@ def deaths(letters: DataFrame) -> list[Deaths]:
         .agg(
             F.count("*").alias("dead"),
             F.max("reconsumeTimes").alias("retries"),
-            F.min("timestamp").alias("first"),
-            F.max("timestamp").alias("last"),
+            F.min(F.unix_millis("timestamp")).alias("first_ms"),
+            F.max(F.unix_millis("timestamp")).alias("last_ms"),
         )
         .orderBy(F.desc("dead"), "origin", "tags")
         .collect()
     )
     return [
-        Deaths(row["origin"], row["tags"], row["dead"], row["retries"], row["first"], row["last"])
+        Deaths(row["origin"], row["tags"], row["dead"], row["retries"], row["first_ms"], row["last_ms"])
         for row in rows
     ]

@@ -19,19 +19,19 @@ from typing import TYPE_CHECKING, Final
 from batonmq.client.admin import Admin
 from batonmq.client.reader import QueueReader
 from batonmq.protocol.bodies.clients import GroupList
-from batonmq.protocol.bodies.common import MessageQueue, TopicList
+from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.bodies.statistics import ConsumeStats
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError, TopicNotExistError
 from batonmq.protocol.headers.broker.admin import (
     GetConsumeStats,
     QueryTopicConsumeByWho,
-    QueryTopicsByConsumer,
 )
 from batonmq.protocol.json import decode
 from batonmq.protocol.message.record import decode_records
 from batonmq.routing.session import Session
 from batonmq.spark.access import OPEN, Access
+from batonmq.spark.jobs.groups import consumed_topics
 from batonmq.spark.options import ClearError
 from batonmq.spark.plan import Offsets
 
@@ -226,20 +226,11 @@ async def group_lag(
                     offsets |= await _offsets_at(session, address, group, topic)
             # Brokers answer 0 for any group in a topic that exists: a misspelt name would look far behind.
             is_known = known or any(offsets.values())
-            if not offsets or not (is_known or await _has_consumed(session, masters.values(), group)):
+            if not offsets or not (is_known or await consumed_topics(session, masters.values(), group)):
                 about = f" of {', '.join(topics)}" if topics else ""
                 raise LagError(f"no broker has offsets of group {group}{about}: nothing was consumed yet")
             found += await _measured(reader, group, offsets)
     return found
-
-
-async def _has_consumed(session: Session, masters: Iterable[str], group: str) -> bool:
-    """Whether a group has committed an offset in any topic."""
-    for address in masters:
-        answer = await session.net.call(address, QueryTopicsByConsumer(group=group))
-        if decode(bytes(answer.body), TopicList).topic_list:
-            return True
-    return False
 
 
 async def _offsets_at(
@@ -294,8 +285,8 @@ async def _stored_ms(reader: QueueReader, queue: MessageQueue, offset: int) -> i
 def contents(
     session: SparkSession, namesrv: str, queues: Sequence[QueueLag], access: Access = OPEN
 ) -> DataFrame:
-    """What one reader has not consumed of its topics: ``topic, tags, messages, bytes, oldest, newest``, most
-    messages first."""
+    """What one reader has not consumed of its topics: ``topic, tags, messages, bytes, oldest_ms, newest_ms``,
+    most messages first."""
     from pyspark.sql import functions as F
 
     starts: dict[str, dict[str, int]] = {}
@@ -322,8 +313,8 @@ def contents(
         .agg(
             F.count("*").alias("messages"),
             F.sum(F.length("value")).alias("bytes"),
-            F.min("timestamp").alias("oldest"),
-            F.max("timestamp").alias("newest"),
+            F.min(F.unix_millis("timestamp")).alias("oldest_ms"),
+            F.max(F.unix_millis("timestamp")).alias("newest_ms"),
         )
         .orderBy(F.desc("messages"), "topic", "tags")
     )

@@ -27,7 +27,9 @@ from batonmq.protocol.errors import MQError, TopicNotExistError
 from batonmq.protocol.message.properties import PROPERTY_SHARDING_KEY
 from batonmq.routing.session import Session
 from batonmq.spark.access import OPEN, Access
+from batonmq.spark.jobs.groups import consumed_topics
 from batonmq.spark.jobs.queue_map import Queue, place_columns, queue_map, with_more
+from batonmq.spark.jobs.state import MIRROR
 from batonmq.spark.options import ClearError
 
 if TYPE_CHECKING:
@@ -148,7 +150,7 @@ async def prepare(mirror: Mirror) -> list[Lane]:
     """The lanes of the first run and of queues that the source has got since, which are stored. Creates
     topics that the target does not have, with the same number of queues. Raises `MirrorError`, `NoQueue`,
     `MQError`, `NetError`."""
-    path = mirror.state / "mirror.json"
+    path = mirror.state / MIRROR
     known = decode_lanes(mirror.identity, path.read_bytes(), path) if path.exists() else []
     lanes: list[Lane] = []
     async with (
@@ -175,6 +177,31 @@ async def prepare(mirror: Mirror) -> list[Lane]:
     mirror.state.mkdir(parents=True, exist_ok=True)
     replace_file(path, encode_lanes(mirror.identity, lanes))
     return lanes
+
+
+async def check_groups(mirror: Mirror) -> None:
+    """Raises `MirrorError` if a group has no offset in any of the topics at the source, and `MQError`,
+    `NetError`."""
+    source = Session(mirror.namesrv, **mirror.access.client())
+    try:
+        for group, topics in (await _consumed(mirror, source)).items():
+            if not topics:
+                raise MirrorError(
+                    f"group {group} has consumed nothing of {', '.join(mirror.topics)} at the source: is its "
+                    "name right? A group that has not begun yet needs no mirror; leave it out until it has"
+                )
+    finally:
+        await source.close()
+
+
+async def _consumed(mirror: Mirror, source: Session) -> dict[str, set[str]]:
+    """The topics of the mirror in which each of its groups has an offset at the source."""
+    if not mirror.groups:
+        return {}
+    masters = (await Admin(mirror.namesrv, session=source).masters()).values()
+    return {
+        group: await consumed_topics(source, masters, group) & {*mirror.topics} for group in mirror.groups
+    }
 
 
 async def check_queues(mirror: Mirror, lanes: Sequence[Lane]) -> None:
@@ -274,18 +301,20 @@ async def _commit(
 async def translate(mirror: Mirror, lanes: Sequence[Lane]) -> int:
     """Advance the groups' offsets at the target to those at the source; returns the number of changes.
 
-    Groups that the target does not have are created. An offset at the target never goes back, because
-    consumers that have moved there are ahead. It never passes the end of the target queue. Raises `MQError`,
-    `NetError`.
+    Groups that the target does not have are created, with offsets in the topics that they consume at the
+    source. An offset at the target never goes back, because consumers that have moved there are ahead. It
+    never passes the end of the target queue. Raises `MQError`, `NetError`.
     """
     moved = 0
     source = Session(mirror.namesrv, **mirror.access.client())
     target = Session(mirror.target_namesrv, **mirror.target_access.client())
     try:
         async with QueueReader(mirror.target_namesrv, **mirror.target_access.client()) as reader:
-            for group in mirror.groups:
+            for group, topics in (await _consumed(mirror, source)).items():
                 there, here = GroupOffsets(source, group), GroupOffsets(target, group)
                 for lane in lanes:
+                    if lane.source.topic not in topics:
+                        continue
                     offset = await there.read(lane.source)
                     wanted = None if offset is None else lane.translated(offset)
                     if wanted is None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +19,11 @@ from batonmq.common.files import replace_file
 from batonmq.protocol.message.properties import PROPERTY_SHARDING_KEY
 from batonmq.spark.access import OPEN, Access
 from batonmq.spark.jobs.dlq import origin_topic
+from batonmq.spark.jobs.state import WINDOW, check_job, held
 from batonmq.spark.options import ClearError, parse_read_options
 from batonmq.spark.plan import Offsets, backlog, limit
 from batonmq.spark.sink.exactly_once.core import BATCH_EPOCH
-from batonmq.spark.sink.exactly_once.ledger import Ledger
+from batonmq.spark.sink.exactly_once.ledger import Ledger, LedgerError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,28 +52,47 @@ class Window:
     start: Offsets
     end: Offsets
     chunk_rows: int
+    changes: tuple[tuple[int, int], ...] = ()
+    """Numbers that no chunk has, and how many messages a chunk has from there on: a later run chose another
+    speed."""
 
     @property
     def rows(self) -> int:
         return backlog(self.start, self.end)
 
-    def chunks(self) -> Iterator[tuple[Offsets, Offsets]]:
-        """Start and end of each chunk, in order; the same in every run."""
+    def numbered(self) -> Iterator[tuple[int, Offsets, Offsets]]:
+        """Number, start and end of each chunk, in order."""
         at = {topic: dict(queues) for topic, queues in self.start.items()}
+        number, rows, changes = 0, self.chunk_rows, dict(self.changes)
         while backlog(at, self.end):
-            until = limit(at, self.end, self.chunk_rows)
-            yield at, until
-            at = until
+            while number in changes:
+                rows = changes[number]
+                number += 1
+            until = limit(at, self.end, rows)
+            yield number, at, until
+            at, number = until, number + 1
+
+    def chunks(self) -> Iterator[tuple[Offsets, Offsets]]:
+        """Start and end of each chunk, in order."""
+        return ((start, end) for _, start, end in self.numbered())
 
     def to_json(self) -> bytes:
-        fields = {"source": self.source, "start": self.start, "end": self.end, "chunkRows": self.chunk_rows}
+        fields = {
+            "source": self.source,
+            "start": self.start,
+            "end": self.end,
+            "chunkRows": self.chunk_rows,
+            "changes": self.changes,
+        }
         return json.dumps(fields, indent=1).encode()
 
     @classmethod
     def from_json(cls, data: bytes) -> Window:
         """Raises `ValueError`, `KeyError`, `TypeError`."""
         fields = json.loads(data)
-        return cls(fields["source"], fields["start"], fields["end"], int(fields["chunkRows"]))
+        source, start, end, chunk_rows = (fields[name] for name in ("source", "start", "end", "chunkRows"))
+        changes = tuple((int(number), int(rows)) for number, rows in fields.get("changes", ()))
+        return cls(source, start, end, int(chunk_rows), changes)
 
 
 @dataclass(frozen=True)
@@ -121,9 +141,17 @@ class Replayed:
 
 
 def window_of(replay: Replay) -> Window:
-    """The window of the first run, or a new one, which is stored unless it is empty. Raises `ReplayError`,
+    """The window of the first run, or a new one, which is stored unless it is empty. Raises as `look`."""
+    window = look(replay)
+    _keep(replay, window)
+    return window
+
+
+def look(replay: Replay) -> Window:
+    """The window of the first run, or a new one, which is not stored. Raises `ReplayError`, `InUse`,
     `OptionError`, `NetError`, `DataLoss`."""
-    path = replay.state / "window.json"
+    check_job(replay.state, WINDOW)
+    path = _window_path(replay)
     if path.exists():
         try:
             window = Window.from_json(path.read_bytes())
@@ -135,13 +163,86 @@ def window_of(replay: Replay) -> Window:
             )
         return window
     start, end = _offsets(replay)
-    rows = CHUNK_ROWS if replay.rate is None else min(CHUNK_ROWS, max(1, round(replay.rate * CHUNK_S)))
-    window = Window(replay.identity, start, end, rows)
-    if not window.rows:
-        return window
-    replay.state.mkdir(parents=True, exist_ok=True)
+    return Window(replay.identity, start, end, _chunk_rows(replay))
+
+
+def _chunk_rows(replay: Replay) -> int:
+    return CHUNK_ROWS if replay.rate is None else min(CHUNK_ROWS, max(1, round(replay.rate * CHUNK_S)))
+
+
+def _keep(replay: Replay, window: Window) -> None:
+    """Store a new window."""
+    if window.rows and not _window_path(replay).exists():
+        _store(replay, window)
+
+
+def _store(replay: Replay, window: Window) -> None:
+    path = _window_path(replay)
+    path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, window.to_json())
+
+
+def _ledger(replay: Replay, number: int) -> Ledger:
+    return Ledger(replay.state / f"chunk-{number}")
+
+
+def _recut(replay: Replay, window: Window) -> Window:
+    """The window with chunks for the speed of this run, from the first one on that is not decided.
+
+    A chunk that a killed run has begun may be decided at any moment: Spark's own process can outlive its
+    driver for a while. So its number is given up: the new window is stored first, then it is decided that
+    nothing is in that chunk, and if that comes too late, the change is taken back."""
+    if not _window_path(replay).exists():
+        return window
+    numbers = [number for number, *_ in window.numbered()]
+    if window.changes and not any(
+        _is_decided(replay, number) for number in numbers if _after(window, number)
+    ):
+        window = _given_up(replay, window)  # a run may have been killed before that
+    wanted = _chunk_rows(replay)
+    while True:
+        chunks = list(window.numbered())
+        last = max((at for at, (number, *_) in enumerate(chunks) if _is_decided(replay, number)), default=-1)
+        if last + 1 == len(chunks):
+            return window
+        number, rows = chunks[last + 1][0], dict(window.changes)
+        now = [window.chunk_rows, *(rows[at] for at in sorted(rows) if at < number)][-1]
+        if now == wanted:
+            return window
+        changed = replace(window, changes=(*window.changes, (number, wanted)))
+        _store(replay, changed)
+        window = _given_up(replay, changed)
+
+
+def _after(window: Window, number: int) -> bool:
+    """Whether a chunk is one of those that the last change made."""
+    return number > window.changes[-1][0]
+
+
+def _is_decided(replay: Replay, number: int) -> bool:
+    ledger = _ledger(replay, number)
+    return ledger.is_done(BATCH_EPOCH) or ledger.decided(BATCH_EPOCH) is not None
+
+
+def _given_up(replay: Replay, window: Window) -> Window:
+    """Decide that nothing is in the chunk whose number the last change gave up. If it was decided otherwise
+    before, return the window without that change."""
+    ledger = _ledger(replay, window.changes[-1][0])
+    try:
+        if not ledger.is_done(BATCH_EPOCH) and ledger.decided(BATCH_EPOCH) is None:
+            ledger.decide(BATCH_EPOCH, [])
+    except LedgerError:
+        if not ledger.is_done(BATCH_EPOCH) and ledger.decided(BATCH_EPOCH) is None:
+            raise
+    if not ledger.is_done(BATCH_EPOCH) and not ledger.decided(BATCH_EPOCH):
+        return window
+    window = replace(window, changes=window.changes[:-1])
+    _store(replay, window)
     return window
+
+
+def _window_path(replay: Replay) -> Path:
+    return replay.state / WINDOW
 
 
 def _offsets(replay: Replay) -> tuple[Offsets, Offsets]:
@@ -173,22 +274,25 @@ def run(
     sleep: Callable[[float], None] = time.sleep,
 ) -> Replayed:
     """Replay the remaining chunks. After each chunk `progress` gets the messages read and those in the
-    window."""
+    window. Raises as `look`."""
     began = clock()
-    window = window_of(replay)
-    done = skipped = chunks = paced = 0
-    for number, (start, end) in enumerate(window.chunks()):
-        rows, name = backlog(start, end), f"chunk-{number}"
-        chunks += 1
-        if Ledger(replay.state / name).is_done(BATCH_EPOCH):
-            skipped += 1
-        else:
-            if replay.rate is not None:
-                sleep(max(0.0, began + paced / replay.rate - clock()))
-            _write(_rows(session, replay, start, end), replay, name)
-            paced += rows
-        done += rows
-        progress(done, window.rows)
+    done = skipped = chunks = 0
+    due = began
+    with held(replay.state, WINDOW):
+        window = _recut(replay, look(replay))
+        for number, start, end in window.numbered():
+            rows = backlog(start, end)
+            chunks += 1
+            if _ledger(replay, number).is_done(BATCH_EPOCH):
+                skipped += 1
+            else:
+                sleep(max(0.0, due - clock()))
+                due = clock() + (0.0 if replay.rate is None else rows / replay.rate)
+                frame = _rows(session, replay, start, end)
+                _keep(replay, window)  # not before Spark has understood `where`
+                _write(frame, replay, f"chunk-{number}")
+            done += rows
+            progress(done, window.rows)
     return Replayed(window.rows, chunks, skipped, clock() - began)
 
 

@@ -20,6 +20,7 @@ from batonmq.protocol.message.properties import PROPERTY_SHARDING_KEY
 from batonmq.spark.access import OPEN, Access
 from batonmq.spark.jobs import archive
 from batonmq.spark.jobs.queue_map import Queue, place_columns, with_more
+from batonmq.spark.jobs.state import RESTORE, check_job, held
 from batonmq.spark.options import ClearError
 from batonmq.spark.sink.exactly_once.core import BATCH_EPOCH
 from batonmq.spark.sink.exactly_once.ledger import Ledger
@@ -67,18 +68,24 @@ class Restored:
     """Dates that an earlier run has written."""
 
 
+def compare_state(restore: Restore) -> None:
+    """Compare the parameters of this restore with those of the first run, if there was one. Raises
+    `RestoreError`, `InUse`."""
+    check_job(restore.state, RESTORE)
+    path = restore.state / RESTORE
+    if path.exists() and path.read_text() != restore.identity:
+        raise RestoreError(
+            f"{restore.state} belongs to another restore: {path.read_text()}; give each its directory"
+        )
+
+
 def check_state(restore: Restore) -> None:
-    """Store the parameters of this restore, or compare them with those of the first run. Raises
-    `RestoreError`."""
-    path = restore.state / "restore.json"
-    if path.exists():
-        if path.read_text() != restore.identity:
-            raise RestoreError(
-                f"{restore.state} belongs to another restore: {path.read_text()}; give each its directory"
-            )
-        return
-    restore.state.mkdir(parents=True, exist_ok=True)
-    replace_file(path, restore.identity.encode())
+    """Store the parameters of this restore, or compare them with those of the first run. Raises as
+    `compare_state`."""
+    compare_state(restore)
+    if not (restore.state / RESTORE).exists():
+        restore.state.mkdir(parents=True, exist_ok=True)
+        replace_file(restore.state / RESTORE, restore.identity.encode())
 
 
 def chunk_name(topic: str, date: str) -> str:
@@ -94,10 +101,20 @@ def run(
     progress: Callable[[str, str, int], None] = lambda topic, date, rows: None,
 ) -> Restored:
     """Restore the remaining dates. `queues` gives the queues of a topic that can be written to; `progress`
-    gets topic, date and number of messages written."""
+    gets topic, date and number of messages written. Raises `RestoreError`, `NoQueue`, `InUse`."""
+    with held(restore.state, RESTORE):
+        return _run(session, restore, queues, progress)
+
+
+def _run(
+    session: SparkSession,
+    restore: Restore,
+    queues: Callable[[str], Sequence[MessageQueue]],
+    progress: Callable[[str, str, int], None],
+) -> Restored:
     from pyspark.sql import functions as F
 
-    check_state(restore)
+    compare_state(restore)
     archived = archive.read(session, restore.archive, restore.topic)
     if restore.topic is not None and archived.isEmpty():
         raise RestoreError(f"{restore.archive} has no topic {restore.topic!r}")
@@ -142,6 +159,7 @@ def _places(
         topic: [[*source, target.topic, target.broker_name, target.queue_id] for source, target in of.items()]
         for topic, of in places.items()
     }
+    check_state(restore)  # not before the archive and the topics are found
     replace_file(path, json.dumps(listed, indent=1).encode())
     return places
 

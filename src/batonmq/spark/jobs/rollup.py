@@ -41,6 +41,14 @@ def gaps(log: DataFrame, *, at_least_ms: int = 100) -> DataFrame:
     )
 
 
+def longest_gaps(log: DataFrame, count: int) -> list[tuple[int, int]]:
+    """Beginnings and ends of the longest gaps, ms since 1970."""
+    from pyspark.sql import functions as F
+
+    rows = gaps(log).limit(count).select(F.unix_millis("began"), F.unix_millis("ended")).collect()
+    return [(row[0], row[1]) for row in rows]
+
+
 def flights(log: DataFrame) -> DataFrame:
     """The flights in the messages' bodies (JSON), as typed columns."""
     from pyspark.sql import functions as F

@@ -1,7 +1,8 @@
 """What a store directory holds: its commit log files, where the log and its confirmed part end, where to cut.
 
 Files are read with ``pread``, never through a map: a broker that truncates a file while somebody reads it
-through a map kills the reader (SIGBUS). Nothing is written and no lock is taken.
+through a map kills the reader (SIGBUS). Nothing is written and no lock is taken. A file that a running broker
+deletes between two steps counts as one that was never there.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -101,7 +103,8 @@ def log_files(root: Path) -> tuple[LogFile, ...]:
     files = []
     for base in list_bases(directory):
         path = directory / file_name(base)
-        files.append(LogFile(str(path), base, path.stat().st_size))
+        if (size := _size(path)) is not None:
+            files.append(LogFile(str(path), base, size))
     if not files:
         raise StoreError(f"{directory}: there is no commit log file (named by 20 digits)")
     return tuple(files)
@@ -178,7 +181,10 @@ def _find_end(files: Sequence[LogFile], pointed: tuple[int, int]) -> tuple[int, 
 
 
 def _begins_with_record(file: LogFile) -> bool:
-    head = read_at(file.path, 0, SIZE_MAGIC.size)
+    try:
+        head = read_at(file.path, 0, SIZE_MAGIC.size)
+    except FileNotFoundError:  # it has expired in between
+        return False
     return len(head) == SIZE_MAGIC.size and any(head)
 
 
@@ -237,28 +243,57 @@ class QueueFile:
 
 def queue_files(root: Path) -> Iterator[list[QueueFile]]:
     """The files of each consume queue, in order."""
-    directory = root / "consumequeue"
-    for queue in sorted(directory.glob("*/*")):
+    queues = [queue for topic in _children(root / "consumequeue") for queue in _children(topic)]
+    for queue in sorted(queues):
         if not queue.name.isdigit() or not queue.is_dir():
             continue
-        files = []
-        for base in list_bases(queue):
+        files, bases = [], list[int]()
+        with suppress(FileNotFoundError):  # of a topic that is deleted in between
+            bases = list_bases(queue)
+        for base in bases:
             path = queue / file_name(base)
-            units = path.stat().st_size // UNIT_SIZE
-            files.append(QueueFile(str(path), queue.parent.name, int(queue.name), base // UNIT_SIZE, units))
+            if (size := _size(path)) is not None:
+                units = size // UNIT_SIZE
+                files.append(
+                    QueueFile(str(path), queue.parent.name, int(queue.name), base // UNIT_SIZE, units)
+                )
         if files:
             yield files
+
+
+def _size(path: Path) -> int | None:
+    """Of a file that was listed; None if it has expired in between. Raises `OSError` for a link that leads
+    nowhere."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        if path.is_symlink():
+            raise
+        return None
+
+
+def _children(path: Path) -> list[Path]:
+    """What is in a directory; nothing if it is none, or is deleted in between."""
+    try:
+        return list(path.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 class _Units:
     """The units of one file, read one by one: physical offsets ascend, and behind the last one are zeros."""
 
     def __init__(self, file: QueueFile) -> None:
-        self._path, self._units = file.path, file.units
-        self._fd = os.open(file.path, os.O_RDONLY)
+        self._units = file.units
+        self._fd: int | None = None
+        try:
+            self._fd = os.open(file.path, os.O_RDONLY)
+        except FileNotFoundError:  # it has expired in between
+            self._units = 0
 
     def close(self) -> None:
-        os.close(self._fd)
+        if self._fd is not None:
+            os.close(self._fd)
 
     def __len__(self) -> int:
         return self._units
@@ -271,6 +306,7 @@ class _Units:
         return physical if size > 0 else 1 << 63
 
     def unit(self, number: int) -> tuple[int, int, int]:
+        assert self._fd is not None, "a file that is gone has no units"
         data = os.pread(self._fd, UNIT_SIZE, number * UNIT_SIZE)
         return UNIT.unpack(data) if len(data) == UNIT_SIZE else (0, 0, 0)
 

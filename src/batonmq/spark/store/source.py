@@ -168,7 +168,10 @@ class TableReader(DataSourceReader):
             settle()
             with clear_errors(), _file_errors():
                 for what, broker, root in partition.work:
-                    yield from self._read(what, broker, root)
+                    try:
+                        yield from self._read(what, broker, root)
+                    except FileNotFoundError as error:  # a broker that runs deletes old files
+                        log.warning("%s was deleted; left out: the rest of it", error.filename)
 
     def _read(self, what: Any, broker: str, root: str) -> Iterator[pa.RecordBatch]:
         from batonmq.spark.store import tables
@@ -216,7 +219,10 @@ def _touching(pieces: list[Piece], wanted: Selection) -> list[Piece]:
 def _first_time(piece: Piece) -> int | None:
     """Store time of the piece's first record; None if there is none, or its place depends on IPv6
     addresses."""
-    head = read_at(piece.file.path, piece.begin - piece.file.base, POSITIONS["store_timestamp"] + 8)
+    try:
+        head = read_at(piece.file.path, piece.begin - piece.file.base, POSITIONS["store_timestamp"] + 8)
+    except FileNotFoundError:  # `read_piece` says whether that is an error
+        return None
     if len(head) < POSITIONS["store_timestamp"] + 8:
         return None
     place = int.from_bytes(head[_PLACE_AT : _PLACE_AT + 8], "big")
