@@ -66,6 +66,12 @@ class Acting(Timed):
         self.broker.appender.escape = self.elsewhere.escape
         self.part.role_changed(self.broker.role)
 
+    async def leave_three_open(self) -> None:
+        """Act as master; three messages that are due, b, d and f, find no master that takes them."""
+        self.act()
+        self.served.clock.advance(6_000)
+        await self.until(lambda: self.open == 3 and self.state.read_ms >= self.clock.now_ms() - 1_000)
+
     async def stop_acting(self) -> None:
         self.part.role_ending()
         self.broker.role.set_acting(False)
@@ -124,9 +130,7 @@ async def test_later_messages_pass_those_that_no_master_takes(
 
 
 async def test_a_master_that_returns_delivers_them_and_nothing_else_again(acting: Acting) -> None:
-    acting.act()
-    acting.served.clock.advance(6_000)
-    await acting.until(lambda: acting.open == 3 and acting.state.read_ms >= acting.clock.now_ms() - 1_000)
+    await acting.leave_three_open()
     data = acting.part.service.checkpoint()
     await acting.stop_acting()
     assert decode_checkpoint(acting.part.service.checkpoint()).open == decode_checkpoint(data).open
@@ -140,9 +144,7 @@ async def test_a_master_that_returns_delivers_them_and_nothing_else_again(acting
 
 async def test_a_slave_that_acts_again_has_them_still(acting: Acting) -> None:
     """Its wheel does not; the master in between was killed before it could deliver them."""
-    acting.act()
-    acting.served.clock.advance(6_000)
-    await acting.until(lambda: acting.open == 3 and acting.state.read_ms >= acting.clock.now_ms() - 1_000)
+    await acting.leave_three_open()
     await acting.stop_acting()
     early = Checkpoint(acting.state.done.read_ms - 5_000, 0, 7, 7)
     acting.part.service.replace(early.encode())  # a master that took nothing over
@@ -156,9 +158,7 @@ async def test_what_a_master_had_not_put_into_its_wheel_it_has_not_delivered(
     acting: Acting, put: int, kept: str
 ) -> None:
     """It hung before it could, and is killed right after its next checkpoint, before it delivers them."""
-    acting.act()
-    acting.served.clock.advance(6_000)
-    await acting.until(lambda: acting.open == 3 and acting.state.read_ms >= acting.clock.now_ms() - 1_000)
+    await acting.leave_three_open()
     await acting.stop_acting()
     acting.part.service.replace(Checkpoint(acting.clock.now_ms(), 0, put, put).encode())
     acting.elsewhere.without.clear()
@@ -169,9 +169,7 @@ async def test_what_a_master_had_not_put_into_its_wheel_it_has_not_delivered(
 
 
 async def test_those_that_the_master_has_delivered_wait_no_more(acting: Acting) -> None:
-    acting.act()
-    acting.served.clock.advance(6_000)
-    await acting.until(lambda: acting.open == 3 and acting.state.read_ms >= acting.clock.now_ms() - 1_000)
+    await acting.leave_three_open()
     await acting.stop_acting()
     acting.part.service.replace(Checkpoint(acting.clock.now_ms(), 0, 1, 1).encode())
     acting.part.service.replace(Checkpoint(acting.clock.now_ms(), 0, 7, 7).encode())
@@ -179,9 +177,7 @@ async def test_those_that_the_master_has_delivered_wait_no_more(acting: Acting) 
 
 
 async def test_a_master_whose_clock_is_behind_delivers_each_in_its_time_and_once(acting: Acting) -> None:
-    acting.act()
-    acting.served.clock.advance(6_000)
-    await acting.until(lambda: acting.open == 3 and acting.state.read_ms >= acting.clock.now_ms() - 1_000)
+    await acting.leave_three_open()
     await acting.part.service.flush()
     file = acting.part.service.encode()
     await acting.part.stop()
@@ -199,9 +195,7 @@ async def test_a_master_whose_clock_is_behind_delivers_each_in_its_time_and_once
 
 async def test_one_that_is_not_due_yet_holds_back_no_earlier_one(acting: Acting) -> None:
     """What a slave had left open comes behind what another one has left open since."""
-    acting.act()
-    acting.served.clock.advance(6_000)
-    await acting.until(lambda: acting.open == 3 and acting.state.read_ms >= acting.clock.now_ms() - 1_000)
+    await acting.leave_three_open()
     await acting.stop_acting()
     acting.state.done = acting.state.done._replace(open=acting.state.done.open[::-1])
     acting.served.clock.set_wall(START_MS + 2_500)
@@ -212,9 +206,7 @@ async def test_one_that_is_not_due_yet_holds_back_no_earlier_one(acting: Acting)
 @pytest.mark.parametrize("orderly", [True, False])
 async def test_what_is_not_due_yet_by_a_later_clock_outlives_a_restart(acting: Acting, orderly: bool) -> None:
     """Its slot was done at the slave. A new message has it now, and the wheel leads to that one only."""
-    acting.act()
-    acting.served.clock.advance(6_000)
-    await acting.until(lambda: acting.open == 3 and acting.state.read_ms >= acting.clock.now_ms() - 1_000)
+    await acting.leave_three_open()
     await acting.part.service.close(failed=False)
     file = acting.part.service.encode()
     acting.served.clock.set_wall(START_MS + 500)
@@ -236,9 +228,7 @@ async def test_what_is_not_due_yet_by_a_later_clock_outlives_a_restart(acting: A
 
 async def test_an_acting_slave_whose_clock_was_set_back_delivers_them_once(acting: Acting) -> None:
     """A restart finds them in the wheel, too."""
-    acting.act()
-    acting.served.clock.advance(6_000)
-    await acting.until(lambda: acting.open == 3 and acting.state.read_ms >= acting.clock.now_ms() - 1_000)
+    await acting.leave_three_open()
     await acting.part.service.close(failed=False)
     file = acting.part.service.encode()
     acting.served.clock.set_wall(START_MS + 500)
@@ -282,9 +272,7 @@ async def test_a_message_that_a_real_master_cannot_store_is_passed_by_none(actin
 
 
 async def test_after_a_restart_they_are_delivered(acting: Acting) -> None:
-    acting.act()
-    acting.served.clock.advance(6_000)
-    await acting.until(lambda: acting.open == 3 and acting.state.read_ms >= acting.clock.now_ms() - 1_000)
+    await acting.leave_three_open()
     await acting.part.service.flush()
     file = acting.part.service.encode()
     await acting.part.stop()
