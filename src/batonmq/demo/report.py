@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pyarrow as pa
 from matplotlib.figure import Figure
 
 from batonmq.common.plots import BLUE, GREEN, GREY, RED, STYLE
+from batonmq.spark.report import svg
 
 mpl.use("svg")
 
@@ -103,17 +103,10 @@ def contiguity(data: ReportData) -> Figure:
     return figure
 
 
-def _svg(figure: Figure) -> str:
-    out = io.StringIO()
-    figure.savefig(out, format="svg")
-    text = out.getvalue()
-    return text[text.index("<svg") :]
-
-
 def write(data: ReportData, directory: Path) -> Path:
     """Write ``report.html`` and ``timeline.png`` below `directory`; returns the page's path."""
     with mpl.rc_context(STYLE):
-        plots = [_svg(timeline(data)), _svg(delays(data)), _svg(contiguity(data))]
+        plots = [svg(timeline(data)), svg(delays(data)), svg(contiguity(data))]
         timeline(data).savefig(directory / "timeline.png", dpi=130)
     template = jinja2.Environment(autoescape=True).from_string(TEMPLATE.read_text())
     page = template.render(data=data, plots=plots)
