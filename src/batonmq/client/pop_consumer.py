@@ -457,4 +457,6 @@ class PopConsumer:
         try:
             await self._requests.change_invisible(one.message, round(delay_s * 1000), suspend=suspend)
         except (NetError, MQError) as error:
-            log.warning("message %s comes again with its old time: %s", one.message.message_id, error)
+            log.warning(
+                "message %s becomes visible at the time set before: %s", one.message.message_id, error
+            )

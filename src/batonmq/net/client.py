@@ -175,7 +175,9 @@ class RemotingClient:
         await self._until_closed(_DRAIN_S)
         for connection in list(self._all):
             if connection.unsent:
-                log.warning("%s took too little: %d bytes are dropped", connection.peer, connection.unsent)
+                log.warning(
+                    "%d bytes for %s are dropped: it did not read them", connection.unsent, connection.peer
+                )
             connection.abort()
         await asyncio.sleep(0)
 

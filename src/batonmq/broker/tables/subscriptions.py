@@ -125,7 +125,7 @@ class SubscriptionTable:
         room = max(0, MOST_CREATED - len(self._groups))
         if len(created) > room and not self._full:
             log.error(
-                "groups are no longer created by themselves, with %d groups: delete some (deleteSubGroup), "
+                "groups are no longer created automatically, with %d groups: delete some (deleteSubGroup), "
                 "or create those that are needed (updateSubGroup)",
                 MOST_CREATED,
             )
