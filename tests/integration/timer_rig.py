@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.broker.rig import Rig, configs
+from tests.integration.broker.rig import Rig, Starter, starting
 
-from batonmq.broker.service import BrokerService
-from batonmq.net import RemotingClient
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.message.record import MessageExt
-
-Starter = Callable[..., Awaitable[Rig]]
 
 
 def now_ms() -> int:
@@ -30,21 +26,9 @@ def timed(key: str = "k", **properties: object) -> str:
 
 @pytest.fixture
 async def start(tmp_path: Path) -> AsyncIterator[Starter]:
-    running: list[Rig] = []
-
-    async def starter(**keys: Any) -> Rig:
-        keys = {"vip_channel_enabled": False, "mapped_file_size_timer_log": 4096, **keys}
-        service = BrokerService(*configs(tmp_path / "store", **keys))
-        await service.start()
-        rig = Rig(service, RemotingClient())
-        running.append(rig)
-        return rig
-
-    yield starter
-    for rig in running:
-        await rig.client.close()
-        if not rig.broker.broker.role.stopping:
-            await rig.broker.stop()
+    defaults = {"vip_channel_enabled": False, "mapped_file_size_timer_log": 4096}
+    async with starting(tmp_path / "store", **defaults) as start:
+        yield start
 
 
 async def stop(rig: Rig) -> None:
