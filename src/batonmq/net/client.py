@@ -175,9 +175,7 @@ class RemotingClient:
         await self._until_closed(_DRAIN_S)
         for connection in list(self._all):
             if connection.unsent:
-                log.warning(
-                    "%d bytes for %s are dropped: it did not read them", connection.unsent, connection.peer
-                )
+                log.warning("%s did not read %d bytes: they are dropped", connection.peer, connection.unsent)
             connection.abort()
         await asyncio.sleep(0)
 
