@@ -1,15 +1,25 @@
-"""Files and functions that the pages for developers name exist."""
+"""Files that pages name exist, and functions that the pages for developers name."""
 
 from __future__ import annotations
 
 import ast
 import re
+from functools import cache
+from pathlib import Path
 
 import pytest
 
 from .source import ROOT, modules
 
+FILE = re.compile(r"`([\w/]+\.py)`")
+WITH_FILES = [path for path in sorted((ROOT / "docs").rglob("*.md")) if FILE.search(path.read_text())]
 PAGES = ("walkthrough.md", "recipes.md", "architecture.md")
+
+
+@cache
+def programs() -> tuple[str, ...]:
+    """``/src/batonmq/raft/core.py`` and the like."""
+    return tuple(f"/{path.relative_to(ROOT).as_posix()}" for path in ROOT.glob("*/**/*.py"))
 
 
 def defined() -> set[str]:
@@ -26,13 +36,10 @@ def defined() -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_files_exist(page: str) -> None:
-    text = (ROOT / "docs" / page).read_text()
-    known = [f"/{path.relative_to(ROOT).as_posix()}" for path in ROOT.glob("*/**/*.py")]
-    named = set(re.findall(r"`([\w/]+\.py)`", text))
-    assert named
-    assert sorted(name for name in named if not any(path.endswith(f"/{name}") for path in known)) == []
+@pytest.mark.parametrize("page", WITH_FILES, ids=lambda page: page.name)
+def test_files_exist(page: Path) -> None:
+    named = set(FILE.findall(page.read_text()))
+    assert sorted(name for name in named if not any(path.endswith(f"/{name}") for path in programs())) == []
 
 
 @pytest.mark.parametrize("page", PAGES)

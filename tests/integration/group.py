@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -91,6 +92,18 @@ class Group:
     @property
     def ha_address(self) -> str:
         return f"127.0.0.1:{int(str(self.broker.settings['listenPort'])) + 1}"
+
+    @classmethod
+    @contextlib.contextmanager
+    def running(cls, directory: Path) -> Iterator[Group]:
+        """A group that serves, until the end of the context."""
+        made = cls(directory)
+        try:
+            made.start()
+            asyncio.run(made.serving())
+            yield made
+        finally:
+            made.cluster.stop()
 
     def start(self) -> None:
         self.cluster.start()

@@ -33,13 +33,8 @@ MIB = 1 << 20
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
-    made = Group(tmp_path_factory.mktemp("group"))
-    try:
-        made.start()
-        asyncio.run(made.serving())
+    with Group.running(tmp_path_factory.mktemp("group")) as made:
         yield made
-    finally:
-        made.cluster.stop()
 
 
 @pytest.fixture

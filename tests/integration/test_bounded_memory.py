@@ -25,13 +25,8 @@ FLOOD_S = 2.0
 
 @pytest.fixture(scope="module")
 def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
-    made = Group(tmp_path_factory.mktemp("group"))
-    try:
-        made.start()
-        asyncio.run(made.serving())
+    with Group.running(tmp_path_factory.mktemp("group")) as made:
         yield made
-    finally:
-        made.cluster.stop()
 
 
 def grown_mib(group: Group, before: dict[str, float]) -> dict[str, float]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.test_transactions import QUICK, Rig, Starter, start, until
+from tests.integration.transaction_rig import QUICK, Rig, Starter, start, until
 
 pa = pytest.importorskip("pyarrow")
 

@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from tests.integration.test_transactions import QUICK, Rig, Starter, start, until
+from tests.integration.transaction_rig import QUICK, Rig, Starter, start, until
 from tests.integration.transactions import COMMIT, PREPARED, ROLLBACK, Half
 
 from batonmq.broker.messages.appender import PutStatus

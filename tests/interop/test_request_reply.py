@@ -8,12 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from batonmq.broker.config import BrokerConfig
 from batonmq.broker.service import BrokerService
-from batonmq.ha.config import HAConfig
-from batonmq.namesrv.config import NamesrvConfig
-from batonmq.namesrv.service import NamesrvService
-from batonmq.store.config import StoreConfig
+from tests.interop.our_broker import our_broker
 
 JAVA = Path(__file__).parent / "java"
 
@@ -27,29 +23,9 @@ class Cluster:
 
 
 @pytest.fixture
-async def cluster(peer, tmp_path: Path) -> AsyncIterator[Cluster]:
-    namesrv = NamesrvService(
-        NamesrvConfig(listen_port=0, bind_address="127.0.0.1", kv_config_path=str(tmp_path / "kv.json"))
-    )
-    await namesrv.start()
-    broker = BrokerService(
-        BrokerConfig(
-            broker_name="ours",
-            broker_ip1="127.0.0.1",
-            bind_address="127.0.0.1",
-            listen_port=peer.free_port(),
-            namesrv_addr=f"127.0.0.1:{namesrv.port}",
-            trace_topic_enable=True,
-        ),
-        StoreConfig(
-            store_path_root_dir=str(tmp_path / "store"), max_index_num=100_000, max_hash_slot_num=20_000
-        ),
-        HAConfig(),
-    )
-    await broker.start()
-    yield Cluster(f"127.0.0.1:{namesrv.port}", broker)
-    await broker.stop()
-    await namesrv.stop()
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with our_broker(tmp_path, trace_topic_enable=True) as (address, broker):
+        yield Cluster(address, broker)
 
 
 async def test_quick_rocketmqs_requests_are_answered_through_our_broker(peer, cluster: Cluster) -> None:

@@ -16,15 +16,15 @@ from batonmq.protocol.bodies.clients import HeartbeatData, ProducerData
 from batonmq.protocol.codes import MessageSysFlag, ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker.clients import Heartbeat
-from batonmq.protocol.headers.broker.pop import AckMessage, PopMessage, PopMessageResponse
+from batonmq.protocol.headers.broker.pop import AckMessage, PopMessage
 from batonmq.protocol.headers.broker.send import EndTransaction, SendMessageResponse, SendMessageV2
 from batonmq.protocol.headers.client import CheckTransactionState
 from batonmq.protocol.json import encode
 from batonmq.protocol.message.ids import decode_message_id
-from batonmq.protocol.message.properties import PROPERTY_POP_CK, encode_properties
-from batonmq.protocol.message.record import decode_records
-from batonmq.protocol.pop import Receipt, parse_receipt, parse_start_offset_info
+from batonmq.protocol.message.properties import encode_properties
+from batonmq.protocol.pop import Receipt
 from tests.simulation.cluster import SimClock
+from tests.simulation.receipts import with_receipts
 
 if TYPE_CHECKING:
     from tests.simulation.acting import ActingScenario
@@ -191,25 +191,7 @@ class Popper(_Client):
             answer = await net.call(address, header, timeout_ms=3_000, accept=_POPPED)
         except (NetError, MQError):
             return
-        got = answer.header
-        assert isinstance(got, PopMessageResponse)
-        starts = parse_start_offset_info(got.start_offset_info)
-        for record in decode_records(answer.body):
-            known = record.properties.get(PROPERTY_POP_CK)
-            receipt = (
-                parse_receipt(known)
-                if known
-                else Receipt(
-                    starts["0", record.queue_id],
-                    got.pop_time,
-                    got.invisible_time,
-                    got.revive_qid,
-                    "0",
-                    name,
-                    record.queue_id,
-                    record.queue_offset,
-                )
-            )
+        for record, receipt in with_receipts(answer, name):
             if pick.random() < 0.7 and await self._ack(net, self.serving(name), receipt):
                 self.done.add(record.properties["KEYS"])
 

@@ -42,7 +42,8 @@ from tests.simulation.cluster import (
     Node,
     SimCluster,
 )
-from tests.simulation.loop import Endpoint, SimLoop
+from tests.simulation.loop import SimLoop
+from tests.simulation.network import Endpoint
 from tests.simulation.story import FAULTS_S, HEAL_S, START_UP_S, TOPIC, Violation, play, scratch
 from tests.simulation.witness import _first_difference, _is_at
 

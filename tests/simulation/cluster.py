@@ -33,7 +33,9 @@ from batonmq.raft.state import Role
 from batonmq.routing.session import Session
 from batonmq.store.config import FlushDiskType, StoreConfig
 from tests.simulation.disks import TrackedDisk, World, lose_tails
-from tests.simulation.loop import Endpoint, Host, SimLoop
+from tests.simulation.host import Host
+from tests.simulation.loop import SimLoop
+from tests.simulation.network import Endpoint
 from tests.simulation.worker import LoopWorker
 
 WALL_EPOCH_MS = 1_700_000_000_000

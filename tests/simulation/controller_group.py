@@ -23,7 +23,8 @@ from batonmq.raft.node import RaftNode
 from batonmq.raft.state import Role
 from tests.simulation.cluster import CONTROLLER_PORT, Node, SimClock, SimCluster
 from tests.simulation.controller_truth import Truth
-from tests.simulation.loop import Host, SimLoop, current_host
+from tests.simulation.host import Host, current_host
+from tests.simulation.loop import SimLoop
 from tests.simulation.memory_disk import MemoryDisk, PowerCut
 from tests.simulation.raft_node import DriftingClock
 from tests.simulation.worker import LoopWorker

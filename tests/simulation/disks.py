@@ -23,7 +23,7 @@ from batonmq.client import session
 from batonmq.ha.autoswitch.epoch_file import EpochFile
 from batonmq.raft.disk import AppendFile, OsDisk
 from batonmq.store import mapped
-from tests.simulation.loop import current_host
+from tests.simulation.host import current_host
 
 SECTOR, PAGE = 512, 4096
 WHEEL_SLOTS = 2_048

@@ -28,14 +28,13 @@ from batonmq.protocol.headers.broker.pop import (
     ChangeInvisibleTime,
     ChangeInvisibleTimeResponse,
     PopMessage,
-    PopMessageResponse,
 )
-from batonmq.protocol.message.properties import PROPERTY_POP_CK
-from batonmq.protocol.message.record import MessageExt, decode_records
-from batonmq.protocol.pop import Receipt, parse_receipt, parse_start_offset_info
+from batonmq.protocol.message.record import MessageExt
+from batonmq.protocol.pop import Receipt
 from batonmq.routing.session import Session
 from tests.simulation import scenario
 from tests.simulation.cluster import BROKER_NAME, HA_PORT, Node, SimCluster
+from tests.simulation.receipts import with_receipts
 from tests.simulation.revivals import all_records, cut_revivals
 from tests.simulation.scenario import Scenario
 from tests.simulation.story import TOPIC, Shape, Story, Violation
@@ -102,28 +101,7 @@ class PopScenario(Scenario):
         except (NetError, MQError):
             await asyncio.sleep(0.2)
             return []
-        got = answer.header
-        assert isinstance(got, PopMessageResponse)
-        starts = parse_start_offset_info(got.start_offset_info)
-        found = []
-        for record in decode_records(answer.body):
-            known = record.properties.get(PROPERTY_POP_CK)
-            receipt = (
-                parse_receipt(known)
-                if known
-                else Receipt(
-                    starts["0", record.queue_id],
-                    got.pop_time,
-                    got.invisible_time,
-                    got.revive_qid,
-                    "0",
-                    BROKER_NAME,
-                    record.queue_id,
-                    record.queue_offset,
-                )
-            )
-            found.append((record, receipt))
-        return found
+        return with_receipts(answer, BROKER_NAME)
 
     async def _ack(self, session: Session, group: str, receipt: Receipt) -> bool:
         """Whether the ack was answered."""

@@ -22,7 +22,8 @@ from batonmq.client.message import Message
 from batonmq.net.errors import NetError
 from batonmq.protocol.errors import MQError
 from tests.simulation.cluster import CONTROLLER_PORT, HA_PORT, Node, SimCluster
-from tests.simulation.loop import Endpoint, SimLoop
+from tests.simulation.loop import SimLoop
+from tests.simulation.network import Endpoint
 from tests.simulation.story import HEAL_S, START_UP_S, TOPIC, Violation, play, scratch
 
 STARVED_S: Final = 90.0

@@ -7,7 +7,8 @@ import gc
 
 import pytest
 
-from tests.simulation.loop import Deadlock, Host, SimLoop
+from tests.simulation.host import Host
+from tests.simulation.loop import Deadlock, SimLoop
 
 
 class Echo(asyncio.Protocol):

@@ -91,11 +91,6 @@ def messages(session, moments_ms, body=b"12345"):
     return session.createDataFrame(rows, "value binary, timestamp timestamp")
 
 
-def test_throughput_by_second(session):
-    rows = rollup.throughput(messages(session, [0, 10, 999, 1000, 3500])).collect()
-    assert [(r["messages"], r["bytes"]) for r in rows] == [(3, 15), (1, 5), (1, 5)]
-
-
 def test_gaps_longest_first(session):
     rows = rollup.gaps(messages(session, [0, 0, 99, 199, 900, 2000])).collect()
     assert [r["milliseconds"] for r in rows] == [1100, 701, 100]

@@ -12,11 +12,17 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from batonmq.broker.unused_keys import UNUSED_KEYS
-from batonmq.common.config import INT_MAX, ConfigError, changeable, check_addresses, check_limits, number
+from batonmq.common.config import (
+    INT_MAX,
+    LONG_MAX,
+    ConfigError,
+    changeable,
+    check_addresses,
+    check_limits,
+    number,
+)
 from batonmq.common.metrics_config import MetricsConfig
 from batonmq.protocol.codes import MASTER_ID, Perm
-
-LONG_MAX = (1 << 63) - 1
 
 MESSAGE_REQUEST_MODES = ("PULL", "POP")
 BROKER_ROLES = ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE")

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
-from batonmq.client.filter import Expression, subscription_data
+from batonmq.client.filter import Expression
 from batonmq.client.hooks import Hook
 from batonmq.client.offsets import GroupOffsets, LocalOffsets, OffsetStore
 from batonmq.client.push.assigned import Assigned
@@ -35,7 +35,7 @@ from batonmq.client.push.subscriptions import (
     Handler,
     Subscription,
     for_retried,
-    subscription_of,
+    subscribe,
 )
 from batonmq.client.push.tasks import Once, cancel, spawn
 from batonmq.client.replies import Replies
@@ -47,7 +47,7 @@ from batonmq.protocol.bodies.clients import ConsumeFromWhere, MessageModel
 from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.codes import ALL_TAGS
 from batonmq.protocol.message.record import MessageExt
-from batonmq.protocol.names import check_group, check_topic, retry_topic
+from batonmq.protocol.names import check_group, retry_topic
 from batonmq.protocol.signing import Credentials
 from batonmq.protocol.tags import tag_subscription
 from batonmq.routing.routes import TopicRoute
@@ -216,11 +216,8 @@ class Consumer:
         """
         if self._started:
             raise RuntimeError("subscribe before the consumer is started")
-        check_topic(topic)
-        if topic in self._subscriptions:
-            raise ValueError(f"{topic} is subscribed already")
-        data = subscription_data(topic, expression, self._session.clock.now_ms())
-        self._subscriptions[topic] = subscription_of(data, handler, batch_size)
+        now_ms = self._session.clock.now_ms()
+        subscribe(self._subscriptions, topic, expression, handler, batch_size, now_ms)
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -15,7 +15,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
-from batonmq.client.filter import Expression, subscription_data
+from batonmq.client.filter import Expression
 from batonmq.client.hooks import Hook
 from batonmq.client.pop.received import receipt_of
 from batonmq.client.pop.requests import ANY_QUEUE, TO_DEAD_LETTERS, PopOptions, PopRequests
@@ -28,7 +28,7 @@ from batonmq.client.push.heartbeats import Heartbeats, find_topics
 from batonmq.client.push.outages import Outages, pause
 from batonmq.client.push.retries import DEFAULT_MAX_RECONSUME, RetryLater
 from batonmq.client.push.route_watch import RouteWatch
-from batonmq.client.push.subscriptions import BatchHandler, Handler, Subscription, subscription_of
+from batonmq.client.push.subscriptions import BatchHandler, Handler, Subscription, subscribe
 from batonmq.client.push.tasks import Once, cancel, log, spawn
 from batonmq.client.replies import Replies
 from batonmq.client.session import ClientSession
@@ -48,7 +48,7 @@ from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.record import MessageExt
-from batonmq.protocol.names import check_group, check_topic
+from batonmq.protocol.names import check_group
 from batonmq.protocol.pop import MAX_MESSAGES
 from batonmq.protocol.signing import Credentials
 from batonmq.routing.routes import TopicRoute
@@ -194,11 +194,8 @@ class PopConsumer:
         """Have a handler called with each message of a topic; as `Consumer.subscribe`."""
         if self._started:
             raise RuntimeError("subscribe before the consumer is started")
-        check_topic(topic)
-        if topic in self._subscriptions:
-            raise ValueError(f"{topic} is subscribed already")
-        data = subscription_data(topic, expression, self._session.clock.now_ms())
-        self._subscriptions[topic] = subscription_of(data, handler, batch_size)
+        now_ms = self._session.clock.now_ms()
+        subscribe(self._subscriptions, topic, expression, handler, batch_size, now_ms)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -460,4 +457,6 @@ class PopConsumer:
         try:
             await self._requests.change_invisible(one.message, round(delay_s * 1000), suspend=suspend)
         except (NetError, MQError) as error:
-            log.warning("message %s comes again with its old time: %s", one.message.message_id, error)
+            log.warning(
+                "message %s becomes visible at the time set before: %s", one.message.message_id, error
+            )

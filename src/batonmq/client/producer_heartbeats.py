@@ -24,6 +24,7 @@ from batonmq.routing.routes import TopicRoute
 log = logging.getLogger("batonmq.client.producer")
 
 HEARTBEAT_INTERVAL_S = 30.0
+"""Of producers and consumers."""
 GREETING_MS = 3_000.0
 """How long a master may take to answer a heartbeat."""
 

@@ -17,8 +17,9 @@ NORMAL, HALF, COMMIT, DELAYED, ORDERED = range(5)
 SUCCEEDED, RAISED, FAILED = 0, 2, 4
 """Outcomes of a handler (`ConsumeReturnType`)."""
 
-_FIELD = "\x01"
-_END = "\x02"
+FIELD = "\x01"
+END = "\x02"
+"""What ends a field, and a trace."""
 
 
 class Trace(NamedTuple):
@@ -122,9 +123,9 @@ def end_of_transaction(
 
 
 def _joined(fields: tuple[object, ...]) -> str:
-    return _FIELD.join(_clean(str(field)) for field in fields) + _END
+    return FIELD.join(_clean(str(field)) for field in fields) + END
 
 
 def _clean(text: str) -> str:
     """Without separators: a trace must not become two."""
-    return text.replace(_FIELD, " ").replace(_END, " ")
+    return text.replace(FIELD, " ").replace(END, " ")

@@ -33,6 +33,8 @@ class ConfigError(Exception):
 
 INT_MAX = (1 << 31) - 1
 """Largest value of a Java int, which nearly all numbers of RocketMQ's files are."""
+LONG_MAX = (1 << 63) - 1
+"""Largest value of a Java long."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ AGAIN_S: Final = 1.0
 AGAIN_MOST_S: Final = 60.0
 """Pause after a failure, at first and at most."""
 RECOVERED_S: Final = 2 * AGAIN_MOST_S
-"""Work that went on for so long does not fail any more; the next failure is a new one."""
+"""Work that went on for so long has recovered; the next failure is a new one."""
 
 
 async def lasting(work: Callable[[], Coroutine[Any, Any, None]], what: str) -> None:

@@ -105,4 +105,4 @@ def close_runner(runner: asyncio.Runner, left: str = "") -> None:
     try:
         runner.close()
     except RuntimeError as error:
-        log.warning("no thread was to be had for the end of the stop: %s; all else is done", error)
+        log.warning("no thread could be started for the end of the stop: %s; everything else is done", error)

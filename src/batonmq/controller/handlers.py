@@ -189,7 +189,7 @@ class Handlers:
         known = node_id in membership.members.all()
         reply = await membership.add(node_id, header.raft_address, header.rpc_address)
         if not known or reply.state == VOTER:
-            log.info("controller %s is %s, by order of %s", node_id, reply.state, request.connection.peer)
+            log.info("controller %s is %s, as %s requested", node_id, reply.state, request.connection.peer)
         return Reply(reply)
 
     async def on_remove(self, request: Request, header: wire.RemoveController) -> Reply:
@@ -197,7 +197,7 @@ class Handlers:
         known = node_id in membership.members.all()
         await membership.remove(node_id)
         if known:
-            log.info("controller %s was removed, by order of %s", node_id, request.connection.peer)
+            log.info("controller %s was removed, as %s requested", node_id, request.connection.peer)
         return Reply()
 
     async def on_transfer(self, request: Request, header: wire.TransferControllerLeadership) -> Reply:

@@ -299,7 +299,7 @@ class ControllerService:
             )
             return
         log.warning(
-            "controller %s was removed from the group %s (log index %d): it takes no part any more; stop it. "
+            "controller %s was removed from the group %s (log index %d): it no longer takes part; stop it. "
             "To come back it needs an empty directory, a new id, controllerJoinRunningGroup=true and "
             "addController",
             self.topology.self_id,

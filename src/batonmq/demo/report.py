@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,10 +12,13 @@ import pyarrow as pa
 from matplotlib.figure import Figure
 
 from batonmq.common.plots import BLUE, GREEN, GREY, RED, STYLE
+from batonmq.spark.report import svg
 
 mpl.use("svg")
 
 TEMPLATE = Path(__file__).with_name("report.html.j2")
+BUCKET_S = 0.1
+"""What one step of the timeline counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +47,15 @@ class ReportData:
     passed: bool
 
 
-def timeline(data: ReportData, *, bucket_s: float = 0.1) -> Figure:
+def timeline(data: ReportData) -> Figure:
     """Acknowledged messages a second over time, with the fault marked."""
     figure = Figure(figsize=(9, 2.8), layout="constrained")
     axes = figure.subplots()
     origin = data.acks_us[0]
     seconds = (data.acks_us - origin) / 1e6
-    edges = np.arange(0, seconds[-1] + 2 * bucket_s, bucket_s)
+    edges = np.arange(0, seconds[-1] + 2 * BUCKET_S, BUCKET_S)
     counts, _ = np.histogram(seconds, edges)
-    axes.fill_between(edges[:-1], counts / bucket_s, step="post", color=BLUE, alpha=0.75, linewidth=0)
+    axes.fill_between(edges[:-1], counts / BUCKET_S, step="post", color=BLUE, alpha=0.75, linewidth=0)
     for i, moment in enumerate(data.moments):
         at = (moment.at_us - origin) / 1e6
         axes.axvline(at, color=moment.colour, linewidth=1.2)
@@ -68,7 +70,7 @@ def timeline(data: ReportData, *, bucket_s: float = 0.1) -> Figure:
         )
     axes.set(title="Acknowledged messages a second", xlabel="seconds", xlim=(0, edges[-1]))
     # Room above the bars for the marks' texts.
-    axes.set_ylim(0, 1.4 * counts.max() / bucket_s)
+    axes.set_ylim(0, 1.4 * counts.max() / BUCKET_S)
     axes.yaxis.set_major_formatter("{x:,.0f}")
     return figure
 
@@ -103,17 +105,10 @@ def contiguity(data: ReportData) -> Figure:
     return figure
 
 
-def _svg(figure: Figure) -> str:
-    out = io.StringIO()
-    figure.savefig(out, format="svg")
-    text = out.getvalue()
-    return text[text.index("<svg") :]
-
-
 def write(data: ReportData, directory: Path) -> Path:
     """Write ``report.html`` and ``timeline.png`` below `directory`; returns the page's path."""
     with mpl.rc_context(STYLE):
-        plots = [_svg(timeline(data)), _svg(delays(data)), _svg(contiguity(data))]
+        plots = [svg(timeline(data)), svg(delays(data)), svg(contiguity(data))]
         timeline(data).savefig(directory / "timeline.png", dpi=130)
     template = jinja2.Environment(autoescape=True).from_string(TEMPLATE.read_text())
     page = template.render(data=data, plots=plots)

@@ -48,7 +48,7 @@ class Link(asyncio.Protocol):
         return self._transport is None
 
     def close(self, reason: str) -> None:
-        """Drop the link at once; nothing is read or sent any more."""
+        """Drop the link at once; nothing more is read or sent."""
         transport, self._transport = self._transport, None
         if transport is not None:
             self.reason = reason

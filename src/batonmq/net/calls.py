@@ -54,7 +54,7 @@ class Calls:
         return future
 
     def complete(self, command: Command) -> bool:
-        """Hand an answer to its caller. False: nobody waits for it (any more)."""
+        """Hand an answer to its caller. False: nobody waits for it."""
         entry = self._waiting.pop(command.opaque, None)
         if entry is None:
             return False

@@ -175,7 +175,7 @@ class RemotingClient:
         await self._until_closed(_DRAIN_S)
         for connection in list(self._all):
             if connection.unsent:
-                log.warning("%s took too little: %d bytes are dropped", connection.peer, connection.unsent)
+                log.warning("%s did not read %d bytes: they are dropped", connection.peer, connection.unsent)
             connection.abort()
         await asyncio.sleep(0)
 

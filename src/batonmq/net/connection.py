@@ -18,11 +18,12 @@ import msgspec
 
 from batonmq.common.repeated_warnings import RepeatedWarnings
 from batonmq.net.calls import Calls
-from batonmq.net.dispatch import Body, Buffer, Dispatcher, Reply, Request
+from batonmq.net.dispatch import Body, Dispatcher, Reply, Request
 from batonmq.net.errors import CallTimeout, ConnectionLost
 from batonmq.net.limits import Limits
 from batonmq.net.tls import TlsPeer, tls_peer
 from batonmq.net.turn import LoopTurn
+from batonmq.protocol.buffers import Buffer
 from batonmq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
 from batonmq.protocol.errors import FrameError, MQError, error_for
 from batonmq.protocol.frame import Command, FrameReader, encode_head

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 import msgspec
 
 from batonmq.net.interceptors import Interceptor, each_answered, guard
+from batonmq.protocol.buffers import Buffer
 from batonmq.protocol.codes import FLAG_ONEWAY, ResponseCode
 from batonmq.protocol.frame import FrameReader
 from batonmq.protocol.registry import Header
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from batonmq.protocol.errors import MQError
     from batonmq.protocol.frame import Command
 
-Buffer: TypeAlias = bytes | bytearray | memoryview
 Body: TypeAlias = Buffer | Sequence[Buffer]
 
 

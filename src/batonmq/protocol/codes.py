@@ -345,12 +345,6 @@ class TopicSysFlag:
     UNIT_SUB = 0x2
 
 
-class SubscriptionSysFlag:
-    """Bits of a subscription group's ``groupSysFlag``."""
-
-    UNIT = 0x1
-
-
 class Perm:
     """Bits of a topic's or broker's ``perm``."""
 

@@ -57,7 +57,7 @@ class NotLeaderError(StaleRouteError):
 
 
 class FrameError(Exception):
-    """Bytes that are no remoting frame; the connection they came on cannot be used any more."""
+    """Bytes that are no remoting frame; the connection they came on is no longer usable."""
 
 
 _CLASSES: dict[int, type[MQError]] = {

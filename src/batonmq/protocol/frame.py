@@ -8,8 +8,8 @@ Nothing here does I/O. Source: `RemotingCommand` and `RocketMQSerializable` of A
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Mapping
+from typing import Any, Final
 
 import msgspec
 
@@ -251,51 +251,6 @@ def encode(command: Command) -> bytes:
         version=command.version,
     )
     return b"".join((head, body)) if body else head
-
-
-Buffer: TypeAlias = bytes | bytearray | memoryview
-Body: TypeAlias = Buffer | Sequence[Buffer]
-
-
-def _parts(body: Body) -> tuple[list[Buffer], int]:
-    if isinstance(body, bytes | bytearray | memoryview):
-        return ([body], len(body)) if len(body) else ([], 0)
-    parts = [part for part in body if len(part)]
-    return parts, sum(map(len, parts))
-
-
-def encode_parts(command: Command, body: Body) -> list[Buffer]:
-    """A command with a body of one or several buffers, as the buffers to write; none of them is copied."""
-    parts, length = _parts(body)
-    head = encode_head(
-        command.code,
-        command.opaque,
-        command.flag,
-        binary=command.binary,
-        body_length=length,
-        ext=command.ext,
-        remark=command.remark,
-        language=command.language,
-        version=command.version,
-    )
-    return [head, *parts]
-
-
-def response_parts(
-    request: Command, code: int, remark: str | None, ext: Mapping[str, str] | None, body: Body
-) -> list[Buffer]:
-    """The answer to ``request``, in the header serialisation it came in, as the buffers to write."""
-    parts, length = _parts(body)
-    head = encode_head(
-        code,
-        request.opaque,
-        FLAG_RESPONSE,
-        binary=request.binary,
-        body_length=length,
-        ext=ext,
-        remark=remark,
-    )
-    return [head, *parts]
 
 
 _encode_json = msgspec.json.Encoder().encode

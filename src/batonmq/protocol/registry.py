@@ -116,8 +116,3 @@ def request(code: RequestCode, *, response: type[Header] | None = None) -> Calla
         return header
 
     return declare
-
-
-def response_header_of(header: type[Header]) -> type[Header] | None:
-    """Header of a successful answer to this request; None if the answer has none."""
-    return header.response

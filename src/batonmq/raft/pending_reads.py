@@ -56,7 +56,7 @@ class PendingReads:
         self._forwarded.discard(number)
 
     def answered(self, number: int, index: int | None) -> None:
-        """The leader's answer; one that nobody waits for any more is dropped."""
+        """The leader's answer; one that nobody waits for is dropped."""
         if number in self._forwarded:
             self._forwarded.discard(number)
             self._done.append((number, index))

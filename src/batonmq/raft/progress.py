@@ -51,7 +51,7 @@ class Progress:
         self.waiting_since_ms = None
 
     def acknowledged(self, log: RaftLog) -> bool:
-        """``match`` is what the peer holds now; whether it needs no snapshot any more, nor a probe."""
+        """``match`` is what the peer holds now; whether it needs neither snapshot nor probe from now on."""
         if self.flow is Flow.REPLICATE:
             inflight = self.inflight
             while inflight and inflight[0][0] <= self.match:

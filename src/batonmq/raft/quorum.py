@@ -30,5 +30,5 @@ def tally(votes: Mapping[str, bool], voters: Collection[str]) -> Vote:
     no = sum(1 for voter in voters if votes.get(voter) is False)
     if yes >= needed:
         return Vote.WON
-    # Once the rest cannot reach a majority any more, waiting is pointless.
+    # Once the rest can no longer reach a majority, waiting is pointless.
     return Vote.LOST if len(voters) - no < needed else Vote.PENDING

@@ -87,7 +87,7 @@ class ReadIndex:
             server.outbox.send(peer, ReadReply(server.term, number, index or 0))
 
     def refuse_all(self) -> None:
-        """The leader changed: no read that waits can be confirmed any more."""
+        """The leader changed: no waiting read can be confirmed."""
         for context in self.pending.take_unconfirmed():
             self._answer(context, None)
         self.pending.refuse_forwarded()

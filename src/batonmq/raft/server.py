@@ -48,7 +48,7 @@ class Server(ABC):
         self.role = Role.FOLLOWER
         self.leader_id: str | None = None
         self.removed_at: int | None = None
-        """The index by which this node was removed, as far as it knows: it asks for no votes any more."""
+        """The index by which this node was removed, as far as it knows: it no longer asks for votes."""
         self.peers: dict[str, Progress] = {}
         """What a leader knows of each member, itself included; empty in any other role."""
         self.term_start_index = 0

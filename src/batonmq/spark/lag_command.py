@@ -118,7 +118,7 @@ def lag(
     first, last = taken[0], taken[-1]
     if not last.queues:
         if not (groups or topics):
-            raise click.ClickException("no topic of the checkpoint exists any more")
+            raise click.ClickException("all topics of the checkpoint are gone")
         for topic in topics:
             check_topic(namesrv, topic, access)
         raise click.ClickException("no group consumes this topic, and none has offsets of it")

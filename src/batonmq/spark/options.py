@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from batonmq.common.addresses import name_server_addresses
+from batonmq.common.config import LONG_MAX
 from batonmq.protocol.codes import ALL_TAGS
 from batonmq.protocol.names import SCHEDULE_TOPIC, group_error
 from batonmq.protocol.signing import Credentials
@@ -515,8 +516,6 @@ def _times(options: Mapping[str, str], name: str) -> Times | None:
     return parsed
 
 
-LONG_MAX = (1 << 63) - 1
-"""What brokers take as a number, and Spark as a bigint."""
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 

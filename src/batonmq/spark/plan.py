@@ -11,7 +11,7 @@ from batonmq.spark.options import EARLIEST, LATEST, OptionError
 
 Offsets = dict[str, dict[str, int]]
 """``{topic: {"broker:queue": offset}}``: the shape of stream checkpoints and of the offset options."""
-GONE: Final = "is gone (deleted, or not selected any more)"
+GONE: Final = "is gone (deleted, or no longer selected)"
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,11 +98,12 @@ def write_to(page: Page, path: Path) -> Path:
 
     path.parent.mkdir(parents=True, exist_ok=True)
     template = jinja2.Environment(autoescape=True).from_string(TEMPLATE.read_text())
-    path.write_text(template.render(page=page, plots=[_svg(plot) for plot in page.plots]))
+    path.write_text(template.render(page=page, plots=[svg(plot) for plot in page.plots]))
     return path
 
 
-def _svg(figure: Figure) -> str:
+def svg(figure: Figure) -> str:
+    """The figure as an element of an HTML page."""
     out = io.StringIO()
     figure.savefig(out, format="svg")
     text = out.getvalue()

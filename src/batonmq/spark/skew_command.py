@@ -28,6 +28,7 @@ from batonmq.spark.command import (
     time_ms,
     topic_option,
 )
+from batonmq.spark.jobs.skew import BY
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -48,7 +49,7 @@ NAME_LENGTH = 60
 @click.option("--until", "until_ms", callback=time_ms, help="Store time that ends the window.")
 @click.option(
     "--by",
-    type=click.Choice(["keys", "shardingKey", "tags"]),
+    type=click.Choice(BY),
     default="keys",
     show_default=True,
     help="What messages are counted by.",

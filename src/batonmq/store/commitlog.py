@@ -152,7 +152,7 @@ class CommitLog:
     def flush(self) -> int:
         """Bring the log to disk; returns the durable offset. Blocking, for the executor.
 
-        If the disk fails, so does every later call, and no message is accepted any more: after a failed fsync
+        If the disk fails, so does every later call, and no further message is accepted: after a failed fsync
         it is unknown what is on disk. With too many open files there was no fsync, and the next call tries
         again.
         """

@@ -164,7 +164,7 @@ class Indexer:
 
         def work() -> None:
             try:
-                piece.data = job()  # if the log was truncated, this piece is not used any more
+                piece.data = job()  # if the log was truncated, this piece is no longer used
             except FileNotFoundError:
                 pass  # it expired, so this is no longer asked for; or its map is still there
             except OSError:

@@ -25,7 +25,6 @@ from batonmq.protocol.message.layout import (
     span_struct,
 )
 from batonmq.protocol.message.properties import (
-    PROPERTY_DELAY_LEVEL,
     PROPERTY_TAGS,
     find_property,
     property_start,
@@ -90,7 +89,6 @@ class Record(NamedTuple):
 _TAGS = PROPERTY_TAGS.encode()
 TAGS_START = property_start(PROPERTY_TAGS)
 _TAGS_START_SIZE = len(TAGS_START)
-_DELAY = PROPERTY_DELAY_LEVEL.encode()
 _new = tuple.__new__  # `Record(...)` and `Record._make` go through a Python function
 
 

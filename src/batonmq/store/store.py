@@ -430,7 +430,7 @@ class MessageStore:
     def flush(self) -> int:
         """Bring the commit log to disk; returns the durable offset. Blocking, for the executor.
 
-        If the disk fails, so does every later call, and no message is accepted any more: after a failed fsync
+        If the disk fails, so does every later call, and no further message is accepted: after a failed fsync
         it is unknown what is on disk. With too many open files, `failure` stays None: call it again.
         """
         return self._log.flush()

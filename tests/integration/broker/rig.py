@@ -1,7 +1,8 @@
 """One broker on real sockets and a client that talks to it."""
 
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,3 +105,25 @@ def write_conf(path: Path, **keys: Any) -> Path:
     defaults = {"brokerName": "b", "brokerIP1": "127.0.0.1", "bindAddress": "127.0.0.1", "listenPort": 0}
     path.write_text("".join(f"{key}={value}\n" for key, value in {**defaults, **keys}.items()))
     return path
+
+
+@asynccontextmanager
+async def starting(root: Path, **defaults: Any) -> AsyncIterator[Starter]:
+    """Starts brokers with the store `root`; all of them are stopped at the end.
+
+    `defaults`: their configuration, where a call of the `Starter` gives no other.
+    """
+    running: list[Rig] = []
+
+    async def start(**keys: Any) -> Rig:
+        service = BrokerService(*configs(root, **{**defaults, **keys}))
+        await service.start()
+        rig = Rig(service, RemotingClient())
+        running.append(rig)
+        return rig
+
+    yield start
+    for rig in running:
+        await rig.client.close()
+        if not rig.broker.broker.role.stopping:
+            await rig.broker.stop()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.integration.container.files import BrokerConf
-from tests.integration.container.test_container import container
+from tests.integration.container.node import container
 from tests.integration.ha.test_users import AUTH, ROOT, make_user, names
 
 from batonmq.demo.cluster import Program

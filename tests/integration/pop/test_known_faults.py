@@ -4,8 +4,8 @@ A number in a name is that of the issue at apache/rocketmq.
 
 Tests of other reported faults:
 
-- #9500, a bad half message freezes the rounds of checks: `tests/integration/test_transactions.py`, "a message
-  that cannot be handled does not stop the round".
+- #9500, a bad half message freezes the rounds of checks: `tests/integration/test_transaction_checks.py`, "a
+  message that cannot be handled does not stop the round".
 - #10668, timers after a cut of the log: `tests/unit/broker/test_timer_files.py`, "a cut of the commit log
   takes its messages back".
 - rocketmq-clients #913, a receive waits at one broker: `tests/unit/client/test_simple_consumer.py`.

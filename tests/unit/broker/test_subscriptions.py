@@ -134,7 +134,7 @@ def test_a_client_cannot_create_groups_without_end(
     assert [group for group in groups if group.startswith("g")] == ["g0", "g1", "g2"]
     assert groups.get_or_create("late") is None
     assert (
-        len([line for line in caplog.messages if "groups are no longer created by themselves" in line]) == 1
+        len([line for line in caplog.messages if "groups are no longer created automatically" in line]) == 1
     )
     groups.update(SubscriptionGroupConfig(group_name="by an operator"))
     assert "by an operator" in groups

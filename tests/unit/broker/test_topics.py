@@ -306,7 +306,7 @@ def test_senders_cannot_create_topics_without_end(
     assert [topic is not None for topic in made] == [True, True, False, False]
     assert topics.create_on_send("t0", AUTO_CREATE_TOPIC, 4) is made[0]
     assert (
-        len([line for line in caplog.messages if "topics are no longer created by themselves" in line]) == 1
+        len([line for line in caplog.messages if "topics are no longer created automatically" in line]) == 1
     )
     topics.update(TopicConfig(topic_name="by an operator"))
     assert "by an operator" in topics

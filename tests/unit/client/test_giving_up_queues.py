@@ -14,7 +14,7 @@ from batonmq.protocol.codes import RequestCode
 from batonmq.protocol.message.record import MessageExt
 
 from .fakes import FakeBroker, FakeCluster
-from .test_consumer import FIRST, fill, until
+from .helpers import FIRST, fill, until
 
 
 class Worker:

@@ -10,7 +10,7 @@ from batonmq.client.consumer import Consumer
 from batonmq.protocol.bodies.clients import MessageModel
 
 from .fakes import FakeCluster
-from .test_consumer import FIRST, fill, until
+from .helpers import FIRST, fill, until
 
 
 def broadcasting(cluster: FakeCluster, folder: Path, seen: list[bytes]) -> Consumer:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 
 import pytest
 
@@ -23,16 +22,10 @@ from batonmq.protocol.message.record import MessageExt, StoredMessage
 from batonmq.routing.routes import TopicRoute
 
 from .fakes import FakeBroker, FakeCluster, Log
+from .helpers import until
 
 QUEUE = MessageQueue("t", "a", 0)
 LOGGER = "batonmq.client.consumer"
-
-
-async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "not in time"
-        await asyncio.sleep(0.01)
 
 
 class Replica(FakeBroker):

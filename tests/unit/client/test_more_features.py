@@ -17,7 +17,7 @@ from batonmq.client.pop_consumer import PopConsumer
 from batonmq.client.producer import Producer
 from batonmq.client.reader import QueueReader
 from batonmq.net.dispatch import Reply, Request
-from batonmq.protocol.bodies.clients import CheckClientRequestBody, ConsumeFromWhere
+from batonmq.protocol.bodies.clients import CheckClientRequestBody
 from batonmq.protocol.codes import MessageSysFlag, RequestCode, ResponseCode
 from batonmq.protocol.errors import MQError, error_for
 from batonmq.protocol.headers.broker.pull import PullMessage
@@ -26,9 +26,8 @@ from batonmq.protocol.json import decode
 from batonmq.protocol.message.record import MessageExt
 
 from .fakes import FakeBroker, FakeCluster
+from .helpers import FIRST
 from .pop_fakes import PopBroker
-
-FIRST = ConsumeFromWhere.FIRST_OFFSET
 
 
 class SqlBroker(FakeBroker):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -41,16 +40,8 @@ from batonmq.protocol.message.record import MessageExt, StoredMessage, encode_re
 from batonmq.protocol.pop import Receipt
 
 from .fakes import FakeCluster
+from .helpers import FIRST, until
 from .pop_fakes import PopBroker
-
-FIRST = ConsumeFromWhere.FIRST_OFFSET
-
-
-async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "not in time"
-        await asyncio.sleep(0.01)
 
 
 async def fill(cluster: FakeCluster, count: int, broker: str = "a", queues: int = 2) -> None:

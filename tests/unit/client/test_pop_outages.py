@@ -12,8 +12,8 @@ from batonmq.client.push import outages
 from batonmq.client.simple_consumer import SimpleConsumer
 
 from .fakes import FakeCluster
+from .helpers import FIRST, fill, until
 from .pop_fakes import PopBroker
-from .test_consumer import FIRST, fill, until
 
 
 async def lose(broker: PopBroker) -> None:

@@ -1,10 +1,11 @@
-"""What becomes of a message whose handler failed when its broker cannot take it back."""
+"""A message whose handler failed: it is sent back, retried here, sent again whole, or a dead letter."""
 
 from __future__ import annotations
 
 import pytest
 
 from batonmq.client.consumer import Consumer
+from batonmq.client.push import handling
 from batonmq.client.push.retries import RetryLater
 from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.codes import RequestCode, ResponseCode
@@ -12,7 +13,7 @@ from batonmq.protocol.errors import error_for
 from batonmq.protocol.message.record import MessageExt
 
 from .fakes import FakeCluster, properties_of
-from .test_consumer import FIRST, fill, until
+from .helpers import FIRST, fill, until
 
 
 @pytest.mark.parametrize(("level", "attempts", "delay"), [(0, 1, "3"), (5, 1, "5"), (-1, 3, None)])
@@ -69,3 +70,80 @@ async def test_an_ordered_message_becomes_a_dead_letter_when_its_handler_wants_i
         assert calls == [b"0", b"1", b"2", b"2"]
         assert [header.delay_level for header in broker.log.sent_back] == [-1]
         assert broker.log.offsets["g", MessageQueue("t", "a", 0)] == 3
+
+
+async def test_a_failed_message_is_sent_back_and_the_rest_goes_on() -> None:
+    async with FakeCluster() as cluster:
+        broker = await cluster.broker("a")
+        cluster.topic("t", a=1)
+        await fill(cluster, 4)
+        seen: list[bytes] = []
+
+        async def handle(message: MessageExt) -> None:
+            if message.body == b"1":
+                raise RetryLater(3)
+            if message.body == b"2":
+                raise RuntimeError("bug")
+            seen.append(message.body)
+
+        consumer = Consumer("g", cluster.namesrv, from_where=FIRST, max_reconsume_times=5)
+        consumer.subscribe("t", "*", handle)
+        async with consumer:
+            await until(lambda: len(seen) == 2 and len(broker.log.sent_back) == 2)
+        levels = {header.origin_topic: header.max_reconsume_times for header in broker.log.sent_back}
+        assert sorted(header.delay_level for header in broker.log.sent_back) == [0, 3]
+        assert levels == {"t": 5}
+        assert broker.log.offsets["g", MessageQueue("t", "a", 0)] == 4
+
+
+async def test_when_sending_back_fails_it_is_retried_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handling, "LOCAL_RETRY_S", 0.05)
+    async with FakeCluster() as cluster:
+        broker = await cluster.broker("a")
+        cluster.topic("t", a=1)
+        await fill(cluster, 1)
+        broker.answer = lambda code: (
+            error_for(ResponseCode.MESSAGE_ILLEGAL, "no")
+            if code == RequestCode.CONSUMER_SEND_MSG_BACK
+            else None
+        )
+        attempts: list[int] = []
+
+        async def handle(message: MessageExt) -> None:
+            attempts.append(message.reconsume_times)
+            if len(attempts) < 3:
+                raise RetryLater
+
+        consumer = Consumer("g", cluster.namesrv, from_where=FIRST)
+        consumer.subscribe("t", "*", handle)
+        async with consumer:
+            await until(lambda: len(attempts) == 3)
+        assert attempts == [0, 1, 2]
+        assert broker.log.offsets["g", MessageQueue("t", "a", 0)] == 1
+
+
+async def test_a_retried_message_comes_to_the_handler_of_its_topic() -> None:
+    async with FakeCluster() as cluster:
+        broker = await cluster.broker("a")
+        cluster.topic("t", a=1)
+        cluster.topic("%RETRY%g", a=1)
+        from batonmq.protocol.message.properties import encode_properties
+        from batonmq.protocol.message.record import StoredMessage
+
+        broker.log.append(
+            "%RETRY%g",
+            "a",
+            StoredMessage(
+                topic="%RETRY%g",
+                queue_id=0,
+                body=b"again",
+                properties=encode_properties({"RETRY_TOPIC": "t"}),
+                reconsume_times=1,
+            ),
+        )
+        seen: list[tuple[str, int]] = []
+        consumer = Consumer("g", cluster.namesrv)
+        consumer.subscribe("t", "*", lambda message: seen.append((message.topic, message.reconsume_times)))
+        async with consumer:
+            await until(lambda: bool(seen))
+        assert seen == [("t", 1)]

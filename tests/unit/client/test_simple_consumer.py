@@ -16,7 +16,7 @@ from batonmq.client.pop import sources
 from batonmq.client.producer import Producer
 from batonmq.client.simple_consumer import SimpleConsumer
 from batonmq.net.errors import NetError
-from batonmq.protocol.bodies.clients import ConsumeFromWhere, ConsumerRunningInfo, ConsumeType
+from batonmq.protocol.bodies.clients import ConsumerRunningInfo, ConsumeType
 from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.codes import MessageSysFlag, RequestCode, ResponseCode
 from batonmq.protocol.errors import MQError, TopicNotExistError, error_for
@@ -26,9 +26,8 @@ from batonmq.protocol.json import decode
 from batonmq.protocol.message.record import StoredMessage, encode_record
 
 from .fakes import FakeCluster
+from .helpers import FIRST
 from .pop_fakes import PopBroker
-
-FIRST = ConsumeFromWhere.FIRST_OFFSET
 
 
 async def fill(cluster: FakeCluster, count: int, broker: str = "a", **options: Any) -> None:

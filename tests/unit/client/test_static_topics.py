@@ -17,7 +17,6 @@ from batonmq.client.producer import Producer
 from batonmq.client.reader import QueueReader
 from batonmq.client.simple_consumer import SimpleConsumer
 from batonmq.client.transactions import TransactionProducer
-from batonmq.protocol.bodies.clients import ConsumeFromWhere
 from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.codes import PullSysFlag, ResponseCode
 from batonmq.protocol.errors import MQError
@@ -26,9 +25,8 @@ from batonmq.protocol.message.logical import in_logical_queue
 from batonmq.protocol.message.properties import decode_properties
 from batonmq.protocol.message.record import MessageExt, StoredMessage, decode_records, encode_record
 
+from .helpers import FIRST
 from .static_fakes import BLOCK, LOGICAL, TOPIC, StaticCluster
-
-FIRST = ConsumeFromWhere.FIRST_OFFSET
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,23 +25,15 @@ from batonmq.client.opentelemetry import OpenTelemetry
 from batonmq.client.pop_consumer import PopConsumer
 from batonmq.client.producer import Producer
 from batonmq.client.push.retries import RetryLater
-from batonmq.protocol.bodies.clients import ConsumeFromWhere
 from batonmq.protocol.codes import RequestCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.message.record import MessageExt, decode_record
 
 from .fakes import FakeBroker, FakeCluster
+from .helpers import FIRST, until
 from .pop_fakes import PopBroker
 
-FIRST = ConsumeFromWhere.FIRST_OFFSET
 TRACES = "RMQ_SYS_TRACE_TOPIC"
-
-
-async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "not in time"
-        await asyncio.sleep(0.01)
 
 
 class Recorder(Hook):

@@ -25,6 +25,7 @@ from batonmq.protocol.message.properties import encode_properties
 from batonmq.protocol.message.record import StoredMessage, encode_record
 
 from .fakes import FakeBroker, FakeCluster, properties_of
+from .helpers import until
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN
 
@@ -56,13 +57,6 @@ class TransactionBroker(FakeBroker):
         for connection in list(self.server.connections):
             assert isinstance(connection, Connection)
             connection.oneway(CheckTransactionState(7, 700, topic="t", **header), record)
-
-
-async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "not in time"
-        await asyncio.sleep(0.01)
 
 
 def producer_of(cluster: FakeCluster, check: Any = lambda message: UNKNOWN, **options: Any) -> Any:

@@ -15,8 +15,8 @@ from batonmq.client.push import tasks
 from batonmq.protocol.message.record import MessageExt
 
 from .fakes import FakeCluster
+from .helpers import FIRST, fill, until
 from .pop_fakes import PopBroker
-from .test_consumer import FIRST, fill, until
 
 
 async def await_something_cancelled() -> None:

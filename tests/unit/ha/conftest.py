@@ -18,6 +18,8 @@ from batonmq.protocol.message.record import StoredMessage
 from batonmq.store.config import StoreConfig
 from batonmq.store.store import MessageStore
 
+from .stores import bodies_of, log_bytes
+
 FILE_SIZE = 64 * 1024
 
 
@@ -101,26 +103,10 @@ class Replica:
         return self.store.max_offset
 
     def log(self) -> bytes:
-        store, offset, parts = self.store, self.store.min_offset, []
-        while offset < store.max_offset:
-            view = store.read(offset, 1 << 20)
-            parts.append(bytes(view))
-            offset += len(view)
-        return b"".join(parts)
+        return log_bytes(self.store)
 
     def bodies(self, topic: str = "T") -> list[bytes]:
-        """What a consumer sees."""
-        found: list[bytes] = []
-        while True:
-            result = self.store.get(topic, 0, len(found), 32, 1 << 20)
-            if not result.count:
-                return found
-            for view in result.buffers:
-                while len(view):
-                    size = int.from_bytes(view[:4], "big")
-                    body = int.from_bytes(view[84:88], "big")  # V1 record, IPv4 hosts
-                    found.append(bytes(view[88 : 88 + body]))
-                    view = view[size:]
+        return bodies_of(self.store, topic)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ def tracker(members=(1, 2), *, confirm=100, epoch_start=100, epoch=1) -> SyncSta
 def ack(state: SyncStateTracker, broker_id: int, offset: int, now: int = 0, *, learner=False) -> None:
     replica = state.replicas.get(broker_id)
     if replica is None or not replica.connected:
-        replica = state.connected(broker_id, async_learner=learner, now_ms=now)
+        replica = state.connected(broker_id, async_learner=learner)
     replica.ack_offset = offset
     replica.caught_up_ms = now
 
@@ -51,7 +51,7 @@ def test_a_member_without_a_link_holds_the_confirm_offset_6662():
 
 def test_a_member_that_has_not_spoken_in_this_term_holds_it():
     state = tracker((1, 2))
-    state.connected(2, async_learner=False, now_ms=0)
+    state.connected(2, async_learner=False)
     assert state.confirm(200) == 100
 
 

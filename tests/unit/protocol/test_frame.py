@@ -17,8 +17,6 @@ from batonmq.protocol.frame import (
     decode_ext,
     encode,
     encode_ext,
-    encode_parts,
-    response_parts,
 )
 from batonmq.protocol.headers.broker.clients import UnregisterClient
 from batonmq.protocol.headers.broker.pull import GetMaxOffset, PullMessageResponse
@@ -150,23 +148,6 @@ def test_a_code_of_which_a_binary_header_holds_the_lower_16_bits_is_read_whole(f
     command.flag = flag
     (read,) = FrameReader().feed(encode(command))
     assert (read.code, read.flag, read.binary) == (code, flag, True)
-
-
-@pytest.mark.parametrize("binary", [False, True])
-def test_parts_are_the_frame(binary: bool) -> None:
-    command = Command(11, {"a": "1"}, b"", binary=binary, opaque=3)
-    pieces = [b"one", memoryview(b"two"), b"", bytearray(b"three")]
-    joined = b"".join(encode_parts(command, pieces))
-    assert joined == encode(Command(11, {"a": "1"}, b"onetwothree", binary=binary, opaque=3))
-
-
-@pytest.mark.parametrize("binary", [False, True])
-def test_an_answer_takes_opaque_and_form_of_its_request(binary: bool) -> None:
-    request = Command(11, {}, binary=binary, opaque=99)
-    (answer,) = FrameReader().feed(b"".join(response_parts(request, 17, "no such topic", {"x": "y"}, b"b")))
-    assert (answer.code, answer.opaque, answer.flag, answer.remark) == (17, 99, 1, "no such topic")
-    assert answer.binary is binary
-    assert answer.ext == {"x": "y"}
 
 
 def test_json_header_of_other_clients() -> None:

@@ -87,9 +87,7 @@ def test_an_end_behind_the_queue_is_data_loss():
         "t": {"b:0": 30, "b:1": 4}
     }
     gone = {"t": {"b:0": 20}, "u": {"b:0": 1}}
-    with pytest.raises(
-        DataLoss, match=r"queue b:0 of topic 'u' is gone \(deleted, or not selected any more\)"
-    ):
+    with pytest.raises(DataLoss, match=r"queue b:0 of topic 'u' is gone \(deleted, or no longer selected\)"):
         check_end(gone, BOUNDS, fail_on_data_loss=True)
     assert check_end(gone, BOUNDS, fail_on_data_loss=False) == {"t": {"b:0": 20}}
 

@@ -14,7 +14,7 @@ from batonmq.admin.session import Admin
 async def main(admin: Admin, out: Output, broker: str | None, cluster: str | None) -> None:
     """Delete the queues of topics that are gone.
 
-    What is left on disk of topics that the broker does not know any more.
+    What is left on disk of topics that the broker no longer knows.
     """
     addresses = await targets(admin, broker, cluster)
     await brokers.clean_unused_topics(admin, addresses)

@@ -14,7 +14,7 @@ async def main(admin: Admin, out: Output, controller: str, node_id: str, wait_s:
     """Take a controller out of its Raft group.
 
     Dead or alive; a leader hands over first. Refused where the rest would have no majority that answers. Stop
-    the controller afterwards: it takes no part any more, and says so in its log. Fails if there is no such
+    the controller afterwards: it no longer takes part, and says so in its log. Fails if there is no such
     member.
     """
     was_member = await controllers.remove(admin, controller, node_id, wait_s)

@@ -218,7 +218,7 @@ async def _master(admin: Admin, broker: str) -> str:
     """Address of the broker set's master at this moment: it may change between the steps of a plan."""
     address = (await admin.masters()).get(broker)
     if address is None:
-        raise AdminError(f"no master of {broker} any more; carry out the plan again, from its file")
+        raise AdminError(f"{broker} no longer has a master; carry out the plan again, from its file")
     return address
 
 

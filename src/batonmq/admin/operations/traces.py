@@ -11,10 +11,9 @@ from typing import Final
 
 from batonmq.admin.operations.messages import ALWAYS, by_key
 from batonmq.admin.session import Admin
+from batonmq.client.trace_format import END, FIELD
 from batonmq.protocol.message.ids import unpack_host
 
-_FIELD: Final = "\x01"
-_LINE: Final = "\x02"
 _LATEST_MS: Final = 1 << 43
 """In the year 2248. Later times are no times, and cannot be shown."""
 
@@ -60,8 +59,8 @@ def _time(text: str) -> int:
 def parse(text: str, message_id: str, client_host: str) -> Iterator[Trace]:
     """The sends and completed consumptions of one message in the body of a trace message. Lines that are none
     are left out: anybody can send to the topic."""
-    for line in text.split(_LINE):
-        fields = line.split(_FIELD)
+    for line in text.split(END):
+        fields = line.split(FIELD)
         try:
             if fields[0] == "Pub" and fields[5] == message_id:
                 ok = fields[12] if len(fields) == 13 else fields[13]

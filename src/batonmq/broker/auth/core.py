@@ -34,14 +34,15 @@ from batonmq.protocol.bodies.auth import (
 from batonmq.protocol.bodies.common import DataVersion
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
+from batonmq.protocol.headers.broker.pull import UNIQUE_KEY_QUERY
 from batonmq.protocol.json import decode, encode
 from batonmq.protocol.signing import ACCESS_KEY, SIGNATURE, signed_by
 from batonmq.protocol.versions import V4_9_3
 
 if TYPE_CHECKING:
-    from batonmq.protocol.signing import Buffer
+    from batonmq.protocol.buffers import Buffer
 
-UNSIGNED_FIELD: Final = "_UNIQUE_KEY_QUERY"
+UNSIGNED_FIELD: Final = UNIQUE_KEY_QUERY
 """Old clients set it after they signed a query."""
 MAX_DECISIONS: Final = 10_000
 """Decisions that are remembered until users or lists change."""

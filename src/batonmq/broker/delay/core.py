@@ -94,7 +94,7 @@ class KnownSince:
         return monotonic_ms - self._times_ms[at] if at < len(self._ends) else 0
 
     def forget_before(self, offset: int) -> None:
-        """The messages before `offset` do not matter any more."""
+        """The messages before `offset` no longer matter."""
         at = bisect_right(self._ends, offset)
         if at:
             del self._ends[:at], self._times_ms[:at]

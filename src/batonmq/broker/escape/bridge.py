@@ -120,7 +120,7 @@ class EscapeBridge:
         try:
             message = outward(message, self._broker.settings.broker.timer_precision_ms)
         except MessageFormatError as error:
-            log.error("a message for topic %s cannot leave this broker: %s", message.topic, error)
+            log.error("a message for topic %s cannot be sent to another broker: %s", message.topic, error)
             return PutStatus.MESSAGE_ILLEGAL
         neighbour = self._neighbour(message.topic)
         if neighbour is not None:

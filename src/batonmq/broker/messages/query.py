@@ -41,7 +41,7 @@ class _MessageHandlers:
                 ResponseCode.SYSTEM_ERROR,
                 "tags are not indexed here, query by key or unique id; a consumer can filter by tag",
             )
-        unique = request.command.ext.get("_UNIQUE_KEY_QUERY") == "true"
+        unique = request.command.ext.get(wire.UNIQUE_KEY_QUERY) == "true"
         found = self._broker.store.query_by_key(
             header.topic,
             header.key,

@@ -268,7 +268,7 @@ NOT_IN_LOG: Final = 1 << 60
 
 
 class Floors:
-    """How far each revive queue is settled: up to there no record is needed any more."""
+    """How far each revive queue is settled: records up to there are no longer needed."""
 
     def __init__(self) -> None:
         self._held: dict[int, set[int]] = {}

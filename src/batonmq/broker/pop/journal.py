@@ -105,11 +105,6 @@ class Journal:
     def store_host(self) -> bytes:
         return self._store_host
 
-    @property
-    def unsettled(self) -> int:
-        """Number of offsets that wait until their records are safe."""
-        return len(self._effects)
-
     def begin(self) -> None:
         """This broker is master; nothing is known of the revive queues yet."""
         self._reset()

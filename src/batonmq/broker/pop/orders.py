@@ -66,13 +66,13 @@ class Orders:
         return len(self._batches)
 
     def reset(self, key: QueueOfGroup, offset: int, number: int) -> None:
-        """An administrator set the offset: the batch does not count any more. Also for groups without order:
+        """An administrator set the offset: the batch no longer counts. Also for groups without order:
         the record makes the reset survive a switch of the master. `number`: of the reset."""
         self._drop(key)
         self._write(key, Batch(OrderInfo()), offset, lambda status, result: None, reset=number)
 
     def _drop(self, key: QueueOfGroup) -> None:
-        """The batch does not count any more, and nor do its acks of this loop turn: to store them would bring
+        """Neither the batch nor its acks of this loop turn count from now on: to store them would bring
         it back."""
         batch = self._batches.pop(key, None)
         self._dirty.pop(key, None)

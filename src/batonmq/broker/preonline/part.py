@@ -85,7 +85,7 @@ class PreOnlinePart(Part):
         if not slave:
             # Slaves may connect before they get the announcement; after a refusal they would wait.
             replication.serve()
-        log.info("not registered yet: the broker first gets what its broker set has")
+        log.info("not registered yet: the broker first copies what its broker set has (pre-online)")
         while True:
             missing = await (self._slave(replication) if slave else self._master(replication))
             if missing is None:

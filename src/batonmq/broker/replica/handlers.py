@@ -11,6 +11,7 @@ import logging
 from batonmq.broker.context import Broker
 from batonmq.broker.replica.fixed_role import SLAVE
 from batonmq.common.addresses import is_address
+from batonmq.common.config import LONG_MAX
 from batonmq.ha.autoswitch.service import HAService
 from batonmq.ha.classic.service import ClassicHAService
 from batonmq.net.dispatch import Dispatcher, Reply, Request
@@ -27,8 +28,6 @@ from batonmq.protocol.headers.broker import replication as wire
 from batonmq.protocol.json import encode
 
 log = logging.getLogger(__name__)
-
-_LONG_MAX = (1 << 63) - 1
 
 
 def register(dispatcher: Dispatcher, broker: Broker) -> None:
@@ -141,7 +140,7 @@ class _ReplicationHandlers:
         if not isinstance(broker.replication, HAService):
             raise MQError(ResponseCode.SYSTEM_ERROR, "this request only for controllerMode ")
         entries = broker.replication.epochs.entries
-        ends = [entry.start_offset for entry in entries[1:]] + [_LONG_MAX]
+        ends = [entry.start_offset for entry in entries[1:]] + [LONG_MAX]
         body = EpochEntryCache(
             cluster_name=broker.settings.broker.broker_cluster_name,
             broker_name=broker.settings.broker.broker_name,

@@ -368,7 +368,7 @@ async def _translated(outcome: Awaitable[Reply | None], answered: Callable[[Repl
 
 
 async def _paused(outcome: Outcome) -> Reply | None:
-    """The answer to a pull that would wait for messages, but reads a part that gets none any more."""
+    """The answer to a pull that would wait for messages, but reads a part that gets no further ones."""
     reply = outcome if isinstance(outcome, Reply) or outcome is None else await outcome
     if reply is not None and reply.code == ResponseCode.PULL_NOT_FOUND:
         await asyncio.sleep(PAUSE_S)  # the consumer asks again at once

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 MAX_CLIENT_ID: Final = 1_024
-"""Characters of a client id; proxies name any for their clients."""
+"""Characters of a client id, also of those that proxies name for their clients."""
 MAX_CLIENTS: Final = 10_000
 """Clients of all groups and topics. Further ones are not tracked until others are forgotten; RocketMQ has no
 limit."""

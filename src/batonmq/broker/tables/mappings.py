@@ -95,7 +95,7 @@ class MappingTable:
         )
 
     def drop_part(self, topic: str, queue_id: int, gen: int) -> bool:
-        """Forget a logical queue's first part, which has no messages any more; False if it is not there, or
+        """Forget a logical queue's first part, which no longer has messages; False if it is not there, or
         is the only one."""
         detail = self._mappings.get(topic)
         items = detail.hosted_queues.get(queue_id, []) if detail is not None else []

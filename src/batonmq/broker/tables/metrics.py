@@ -10,7 +10,7 @@ from batonmq.broker.tables.lag import Lag, LagMeter, of_system
 from batonmq.common.metrics import Kind, Metric, Point, Source, sliced
 from batonmq.protocol.bodies.clients import ConsumeType
 from batonmq.protocol.codes import LanguageCode
-from batonmq.protocol.versions import PROTOCOL_VERSION
+from batonmq.protocol.versions import version_name
 
 if TYPE_CHECKING:
     from batonmq.broker.context import Broker
@@ -124,18 +124,4 @@ class TableMetrics:
 
 
 def _client(member: Member) -> tuple[str, str]:
-    return LanguageCode(member.language).name.lower(), version_name(member.version)
-
-
-_FIRST_REGULAR: Final = PROTOCOL_VERSION - 2 * (550 - 400)
-"""Ordinal of V4_0_0: from there on each release has two versions, X_Y_Z_SNAPSHOT and X_Y_Z."""
-
-
-def version_name(ordinal: int) -> str:
-    """`v5_5_0` for 513: the name of an `MQVersion`, as RocketMQ's labels have it."""
-    if ordinal < _FIRST_REGULAR - 1:
-        return "v3"
-    release, snapshot = divmod(ordinal - _FIRST_REGULAR + 1, 2)
-    digits = f"{400 + release:d}"
-    name = f"v{digits[:-2]}_{digits[-2]}_{digits[-1]}"
-    return name if snapshot else f"{name}_snapshot"
+    return LanguageCode(member.language).name.lower(), version_name(member.version).lower()

@@ -138,7 +138,7 @@ class Persistence:
                 await asyncio.sleep(FILES_AGAIN_S)
 
     def abandon(self) -> None:
-        """Write nothing any more: the disk of the store has failed, or the start has."""
+        """Write nothing from now on: the disk of the store has failed, or the start has."""
         self._abandoned = True
 
     def save(self, name: str) -> None:

@@ -18,11 +18,10 @@ from batonmq.common.log import some
 from batonmq.protocol.bodies.common import DataVersion
 from batonmq.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupWrapper
 from batonmq.protocol.json import decode, encode
-from batonmq.protocol.names import TOOLS_GROUP, group_error, is_light
+from batonmq.protocol.names import TOOLS_GROUP, TRANSACTION_GROUP, group_error, is_light
 
 log = logging.getLogger(__name__)
 
-TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 SYSTEM_GROUPS = (
     TOOLS_GROUP,
     "FILTERSRV_CONSUMER",
@@ -126,7 +125,7 @@ class SubscriptionTable:
         room = max(0, MOST_CREATED - len(self._groups))
         if len(created) > room and not self._full:
             log.error(
-                "groups are no longer created by themselves, with %d groups: delete some (deleteSubGroup), "
+                "groups are no longer created automatically, with %d groups: delete some (deleteSubGroup), "
                 "or create those that are needed (updateSubGroup)",
                 MOST_CREATED,
             )

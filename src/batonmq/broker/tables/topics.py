@@ -165,7 +165,7 @@ class TopicTable:
         if not self.has_room:
             if not self._full:
                 log.error(
-                    "topics are no longer created by themselves, with %d topics: delete some (deleteTopic), "
+                    "topics are no longer created automatically, with %d topics: delete some (deleteTopic), "
                     "or create those that are needed (updateTopic)",
                     MOST_CREATED,
                 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from batonmq.broker.messages.internal import put
+from batonmq.broker.messages.sender import NO_HOST
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.protocol.codes import Perm, ResponseCode
 from batonmq.protocol.errors import MQError
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 TAG: Final = "_RECALL_TAG_"
 _UNAVAILABLE: Final = "recall failed, broker service not available"
-_NO_HOST: Final = b"\0" * 8
 
 
 class TimerHandlers:
@@ -141,4 +141,4 @@ def _host(address: str) -> bytes:
     try:
         return pack_address(address)
     except ValueError:
-        return _NO_HOST
+        return NO_HOST

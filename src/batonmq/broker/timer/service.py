@@ -142,7 +142,7 @@ class TimerService:
         self._work.append(self._tasks.keep(work, what))
 
     async def close(self, *, failed: bool) -> None:
-        """Write everything to disk; `failed`: the disk does not work any more."""
+        """Write everything to disk; `failed`: the disk has failed."""
         self.rest()
         await self._tasks.cancel()
         if self.state.opened:

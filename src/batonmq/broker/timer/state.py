@@ -109,7 +109,7 @@ class TimerState:
         return record is not None and record.queue_offset < done.master_queue_offset
 
     def record(self, unit: Unit) -> Record | None:
-        """The record of this message, confirmed or not; None if the log does not have it any more."""
+        """The record of this message, confirmed or not; None if the log no longer has it."""
         store = self.broker.store
         if not store.min_offset <= unit.physical_offset <= store.max_offset - unit.size:
             return None

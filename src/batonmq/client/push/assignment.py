@@ -134,7 +134,7 @@ class Assignment:
         idle = [held for held in given_up if not held.working.locked()]
         for held in given_up:
             if held.working.locked():
-                log.info("%s is given up when its handler has returned", held.queue)
+                log.info("%s is released when its handler has returned", held.queue)
                 spawn(self._leave(held), self._tasks)
         await cancel(task for held in idle for task in held.tasks)
         await self.give_up(idle)
@@ -147,7 +147,7 @@ class Assignment:
                 log.info("took %s", queue)
 
     def _drop(self, queue: MessageQueue) -> Assigned:
-        """A queue is not ours any more: no call begins."""
+        """A queue is no longer ours: no call begins."""
         held = self._leaving[queue] = self._assigned.pop(queue)
         held.dropped = True
         return held
@@ -171,7 +171,7 @@ class Assignment:
     # -- offsets
 
     async def give_up(self, held: Sequence[Assigned]) -> None:
-        """Commit and unlock queues that are not ours any more. No queue waits for those of another broker,
+        """Commit and unlock queues that are no longer ours. No queue waits for those of another broker,
         which may not answer."""
         by_broker: dict[str, list[Assigned]] = {}
         for each in held:
@@ -218,7 +218,7 @@ class Assignment:
         await self._for_each(held, one)
         for broker, others in silent.items():
             if others:
-                log.warning("nor those of %d more queues at %s", others, broker)
+                log.warning("offset of %d more queues at %s %s", others, broker, outcome)
 
     def _broker(self, held: Assigned) -> str:
         route = self._session.known_route(held.queue.topic)

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Mapping
 
 from batonmq.client.filter_check import check_subscription
+from batonmq.client.producer_heartbeats import HEARTBEAT_INTERVAL_S
 from batonmq.client.push.subscriptions import Subscribed
 from batonmq.client.push.tasks import log
 from batonmq.client.session import ClientSession
@@ -22,8 +23,6 @@ from batonmq.protocol.errors import MQError, TopicNotExistError
 from batonmq.protocol.headers.broker.clients import Heartbeat, UnregisterClient
 from batonmq.protocol.json import encode
 from batonmq.routing.routes import TopicRoute
-
-HEARTBEAT_INTERVAL_S = 30.0
 
 
 async def find_topics(session: ClientSession, group: str, subscriptions: Mapping[str, Subscribed]) -> None:

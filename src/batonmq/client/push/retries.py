@@ -77,7 +77,7 @@ class SendBack:
         except MQError as error:
             if error.remark in _STORED:
                 raise
-            # The broker may not have the message any more: it expired, or a failover lost it.
+            # The broker may no longer have the message: it expired, or a failover lost it.
             log.info("message %s is sent again whole: %s", message.message_id, error)
             await self._send_again(message, level)
 

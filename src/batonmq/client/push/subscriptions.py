@@ -8,8 +8,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, cast
 
+from batonmq.client.filter import Expression, subscription_data
 from batonmq.protocol.bodies.clients import SubscriptionData
 from batonmq.protocol.message.record import MessageExt
+from batonmq.protocol.names import check_topic
 
 Handler = Callable[[MessageExt], Awaitable[None] | None]
 BatchHandler = Callable[[list[MessageExt]], Awaitable[None] | None]
@@ -38,7 +40,7 @@ def one_by_one(handler: Any) -> Callable[[list[MessageExt]], Any]:
     return lambda messages: handler(messages[0])
 
 
-def subscription_of(
+def _subscription(
     data: SubscriptionData, handler: Handler | BatchHandler, batch_size: int | None
 ) -> Subscription:
     """One message a call, or with ``batch_size`` a list of up to so many. Raises ValueError if that is less
@@ -48,6 +50,28 @@ def subscription_of(
     if batch_size < 1:
         raise ValueError(f"batch_size is {batch_size}")
     return Subscription(data, cast(BatchHandler, handler), batch_size)
+
+
+def subscribe(
+    subscriptions: dict[str, Subscription],
+    topic: str,
+    expression: Expression,
+    handler: Handler | BatchHandler,
+    batch_size: int | None,
+    now_ms: int,
+) -> None:
+    """Add a subscription: one message a call, or with ``batch_size`` a list of up to so many.
+
+    Raises:
+        ValueError: the topic is subscribed already or a light queue, the expression names no tag, or
+            ``batch_size`` is less than 1.
+        MQError: the topic's name is not allowed.
+    """
+    check_topic(topic)
+    if topic in subscriptions:
+        raise ValueError(f"{topic} is subscribed already")
+    data = subscription_data(topic, expression, now_ms)
+    subscriptions[topic] = _subscription(data, handler, batch_size)
 
 
 async def call(handler: Callable[[list[MessageExt]], Any], messages: list[MessageExt]) -> None:

@@ -123,11 +123,7 @@ class MasterTerm:
         if former is not None:
             former.close("the slave has connected again")
         self._by_id[session.slave_id] = link
-        link.replica = self.tracker.connected(
-            session.slave_id,
-            async_learner=session.async_learner,
-            now_ms=self._local.running.now_ms(),
-        )
+        link.replica = self.tracker.connected(session.slave_id, async_learner=session.async_learner)
         known = self.tracker.knows(session.slave_id)
         log.log(
             # A replica that has just got its id is logged when the SyncStateSet grows; any number of others

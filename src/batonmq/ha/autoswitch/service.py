@@ -124,7 +124,7 @@ class HAService(Replication):
     async def start(self) -> None:
         """See `Replication.start`."""
         loop, store = asyncio.get_running_loop(), self.local.store
-        # The log may have lost its end with the power; what lies beyond it has no epoch any more.
+        # The log may have lost its end with the power; what lies beyond it no longer has an epoch.
         await loop.run_in_executor(None, self.epoch_file.truncate_suffix, store.max_offset + 1)
         await loop.run_in_executor(None, self.epoch_file.truncate_prefix, store.min_offset)
         self.port = await self.listener.start(self._host, self.port)

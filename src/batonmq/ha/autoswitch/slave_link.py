@@ -26,7 +26,7 @@ class SlaveSide(Protocol):
     """What a link needs of the slave it belongs to."""
 
     def opened(self, link: SlaveLink) -> bool:
-        """The link is connected. False: this replica does not follow that address any more."""
+        """The link is connected. False: this replica no longer follows that address."""
 
     def ended(self, link: SlaveLink) -> None:
         """The link is closed, and touches the log no more."""
@@ -107,7 +107,7 @@ class SlaveLink(Link):
             self._end()
 
     def _end(self) -> None:
-        """Nothing touches the log any more: the next link may begin."""
+        """Nothing touches the log from now on: the next link may begin."""
         self._slave.ended(self)
         if not self.ended.done():
             self.ended.set_result(None)
@@ -118,7 +118,7 @@ class SlaveLink(Link):
         return self._slow is None and silence.beats and silence.unusual(now_ms, least_ms, most_ms)
 
     async def settled(self) -> None:
-        """Wait until no effect is under way any more."""
+        """Wait until no effect is under way."""
         if self._slow is not None:
             await asyncio.wait([self._slow])
 

@@ -65,7 +65,7 @@ class SyncStateTracker:
         """Members whose acks count now: those of the agreed and of the proposed set."""
         return self.agreed.members if self.proposal is None else self.agreed.members | self.proposal
 
-    def connected(self, broker_id: int, *, async_learner: bool, now_ms: int) -> Replica:
+    def connected(self, broker_id: int, *, async_learner: bool) -> Replica:
         """A slave's link is in transfer. Acks of an earlier link are forgotten: the log may have been cut."""
         known = self.replicas.get(broker_id)
         caught_up = known.caught_up_ms if known is not None else self.started_ms

@@ -21,7 +21,7 @@ class SlaveSide(Protocol):
     """What a link needs of the slave it belongs to."""
 
     def opened(self, link: SlaveLink) -> bool:
-        """The link is connected. False: this replica does not follow that address any more."""
+        """The link is connected. False: this replica no longer follows that address."""
 
     def ended(self, link: SlaveLink) -> None:
         """The link is closed, and touches the log no more."""

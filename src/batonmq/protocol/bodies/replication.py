@@ -50,9 +50,3 @@ class HARuntimeInfo(Body):
     in_sync_slave_nums: int = 0
     ha_connection_info: list[HAConnectionRuntimeInfo] = field(default_factory=list)
     ha_client_runtime_info: HAClientRuntimeInfo = field(default_factory=HAClientRuntimeInfo)
-
-
-class BrokerSyncInfo(Body):
-    master_ha_address: str | None = None
-    master_flush_offset: int = 0
-    master_address: str | None = None

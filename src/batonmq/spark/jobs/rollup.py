@@ -13,19 +13,13 @@ FLIGHT_SCHEMA = (
 )
 
 
-def throughput(log: DataFrame) -> DataFrame:
-    """Messages and bytes stored in each second: ``second timestamp, messages long, bytes long``."""
-    from pyspark.sql import functions as F
-
-    return (
-        log.groupBy(F.date_trunc("second", "timestamp").alias("second"))
-        .agg(F.count("*").alias("messages"), F.sum(F.length("value")).alias("bytes"))
-        .orderBy("second")
-    )
+LEAST_GAP_MS = 100
 
 
-def gaps(log: DataFrame, *, at_least_ms: int = 100) -> DataFrame:
-    """Times without a stored message, longest first: ``began timestamp, ended timestamp, milliseconds long``.
+def gaps(log: DataFrame) -> DataFrame:
+    """Times of `LEAST_GAP_MS` and more without a stored message, longest first.
+
+    Columns: ``began timestamp, ended timestamp, milliseconds long``.
 
     While clients keep sending, a gap is a time without service, as during a failover."""
     from pyspark.sql import Window
@@ -36,7 +30,7 @@ def gaps(log: DataFrame, *, at_least_ms: int = 100) -> DataFrame:
     return (
         moments.select(before.alias("began"), F.col("timestamp").alias("ended"))
         .withColumn("milliseconds", F.unix_millis("ended") - F.unix_millis("began"))
-        .where(F.col("milliseconds") >= at_least_ms)
+        .where(F.col("milliseconds") >= LEAST_GAP_MS)
         .orderBy(F.desc("milliseconds"))
     )
 

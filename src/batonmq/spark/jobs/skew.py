@@ -67,10 +67,6 @@ class Skew:
     def hottest_share(self) -> float:
         return self.top[0].share if self.top else 0.0
 
-    @property
-    def fullest_of_mean(self) -> float:
-        return max((queue.of_mean for queue in self.queues), default=0.0)
-
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
 

@@ -177,7 +177,6 @@ def _find_end(files: Sequence[LogFile], pointed: tuple[int, int]) -> tuple[int, 
         number += 1
         if files[number].base != position:
             return position, None  # a file is missing, which `StoreLog.missing` says
-    raise AssertionError("unreachable")
 
 
 def _begins_with_record(file: LogFile) -> bool:

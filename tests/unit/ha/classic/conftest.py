@@ -16,6 +16,8 @@ from batonmq.protocol.message.record import StoredMessage
 from batonmq.store.config import StoreConfig
 from batonmq.store.store import MessageStore
 
+from ..stores import bodies_of, log_bytes
+
 FILE_SIZE = 64 * 1024
 
 
@@ -70,27 +72,10 @@ class ClassicReplica:
         return self.store.max_offset
 
     def log(self, begin: int | None = None) -> bytes:
-        store, parts = self.store, []
-        offset = store.min_offset if begin is None else begin
-        while offset < store.max_offset:
-            view = store.read(offset, 1 << 20)
-            parts.append(bytes(view))
-            offset += len(view)
-        return b"".join(parts)
+        return log_bytes(self.store, begin)
 
     def bodies(self, topic: str = "T", begin: int = 0) -> list[bytes]:
-        """What a consumer sees from queue offset `begin` on."""
-        found: list[bytes] = []
-        while True:
-            result = self.store.get(topic, 0, begin + len(found), 32, 1 << 20)
-            if not result.count:
-                return found
-            for view in result.buffers:
-                while len(view):
-                    size = int.from_bytes(view[:4], "big")
-                    body = int.from_bytes(view[84:88], "big")  # V1 record, IPv4 hosts
-                    found.append(bytes(view[88 : 88 + body]))
-                    view = view[size:]
+        return bodies_of(self.store, topic, begin)
 
 
 @pytest.fixture

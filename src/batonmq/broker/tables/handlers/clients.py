@@ -14,6 +14,7 @@ from typing import Final
 from batonmq.broker.context import Broker
 from batonmq.broker.requests import required_body
 from batonmq.broker.sql import SqlError
+from batonmq.broker.tables.broadcast import MAX_CLIENT_ID
 from batonmq.broker.tables.consumers import NoRoom
 from batonmq.broker.tables.filters import MAX_COMPILED, compile_filter
 from batonmq.common.log import some
@@ -43,9 +44,6 @@ SLICE: Final = 100
 """Groups of one heartbeat that are registered in one loop turn, about 2 ms."""
 MAX_GROUPS: Final = 10_000
 """Groups that one heartbeat may name; RocketMQ sets no limit, and no client comes near it."""
-
-MAX_CLIENT_ID: Final = 1_024
-"""Characters of a client id."""
 
 
 def register(dispatcher: Dispatcher, broker: Broker) -> None:

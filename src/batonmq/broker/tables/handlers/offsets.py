@@ -12,6 +12,7 @@ from collections.abc import Callable
 from batonmq.broker.context import Broker
 from batonmq.broker.role import RoleKind, rejected
 from batonmq.broker.tables.offsets import NOT_FOUND, OFFSETS
+from batonmq.common.config import LONG_MAX
 from batonmq.net.dispatch import Dispatcher, Outcome, Reply, Request
 from batonmq.protocol.bodies.clients import MessageQueueForC, ResetOffsetBody, ResetOffsetBodyForC
 from batonmq.protocol.bodies.common import MessageQueue
@@ -40,7 +41,6 @@ from batonmq.store.results import Boundary
 
 log = logging.getLogger(__name__)
 
-LONG_MAX = (1 << 63) - 1
 VISIBLE_POLL_S = 0.005
 VISIBLE_TIMEOUT_MS = 2_500
 """RocketMQ's clients wait 3 s for an answer."""
