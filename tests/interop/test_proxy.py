@@ -54,8 +54,10 @@ async def behind_a_proxy(
     settings: Mapping[str, object] | None = None,
     proxy_keys: Mapping[str, object] | None = None,
     credentials: Credentials | None = None,
+    prefixes: tuple[str, ...] = ("",),
 ) -> AsyncIterator[tuple[Group, JavaProcess]]:
-    """A replica group of two with the topics, and a proxy. `credentials` are an administrator's."""
+    """A replica group of two, with the topics and groups for each of `prefixes`, and a proxy. `credentials`
+    are an administrator's."""
     group = Group(
         folder / "group", replicas=2, settings={**SETTINGS, **(settings or {})}, credentials=credentials
     )
@@ -64,17 +66,20 @@ async def behind_a_proxy(
         await group.serving()
         cluster = group.cluster
         async with Admin(cluster.namesrv_address, credentials=credentials) as admin:
-            for topic, kind in TOPICS.items():
-                await admin.create_topic(
-                    topic, 4, cluster=cluster.cluster_name, attributes=f"+message.type={kind}"
-                )
-            await admin.create_group(SubscriptionGroupConfig("ordered_push", consume_message_orderly=True))
-            await admin.create_group(SubscriptionGroupConfig("pushed", retry_max_times=2))
+            for prefix in prefixes:
+                await _create(admin, cluster.cluster_name, prefix)
         # By default it asks for routes, and says which producers it has, every 20 s.
         quick = {"topicRouteServiceCacheRefreshSeconds": 1, "transactionHeartbeatPeriodSecond": 1}
         yield group, await peer.start_proxy(cluster.namesrv_address, {**quick, **(proxy_keys or {})})
     finally:
         group.cluster.stop()
+
+
+async def _create(admin: Admin, cluster: str, prefix: str) -> None:
+    for topic, kind in TOPICS.items():
+        await admin.create_topic(prefix + topic, 4, cluster=cluster, attributes=f"+message.type={kind}")
+    await admin.create_group(SubscriptionGroupConfig(f"{prefix}ordered_push", consume_message_orderly=True))
+    await admin.create_group(SubscriptionGroupConfig(f"{prefix}pushed", retry_max_times=2))
 
 
 async def test_quick_all_kinds_of_messages_through_the_proxy(peer: Peer, tmp_path: Path) -> None:
