@@ -19,6 +19,7 @@ from batonmq import (
     Credentials,
     Message,
     MessageExt,
+    MessageModel,
     Producer,
     QueueReader,
     TransactionProducer,
@@ -135,7 +136,7 @@ async def test_acknowledged_messages_survive_the_masters_death_behind_the_proxy(
 
 
 async def test_our_clients_work_through_the_proxys_remoting_port(peer: Peer, tmp_path: Path) -> None:
-    async with behind_a_proxy(peer, tmp_path) as (_, proxy):
+    async with behind_a_proxy(peer, tmp_path) as (group, proxy):
         address = f"127.0.0.1:{proxy.config['remotingListenPort']}"
         sent = [b"%d" % number for number in range(50)]
         async with Producer("ours", address) as producer:
@@ -148,6 +149,8 @@ async def test_our_clients_work_through_the_proxys_remoting_port(peer: Peer, tmp
 
         await _consumes_in_order(address, sent)
         await _checks_end_transactions(address)
+        await _broadcasts(address, set(sent), tmp_path)
+        assert "Traceback" not in group.logs()
 
 
 async def _consumes_in_order(address: str, sent: list[bytes]) -> None:
@@ -195,6 +198,31 @@ async def _checks_end_transactions(address: str) -> None:
                 await asyncio.sleep(0.1)
             await asyncio.sleep(2)
     assert got == {b"committed"}
+
+
+async def _broadcasts(address: str, sent: set[bytes], folder: Path) -> None:
+    """Every client of the group gets every message once, also when it starts anew."""
+    for more in (b"first", b"second"):
+        got: list[list[bytes]] = [[], []]
+        async with contextlib.AsyncExitStack() as stack:
+            for number, bodies in enumerate(got):
+                consumer = Consumer(
+                    "broadcasting",
+                    address,
+                    model=MessageModel.BROADCASTING,
+                    from_where=ConsumeFromWhere.FIRST_OFFSET,
+                    offsets_dir=str(folder / f"offsets-{number}"),
+                )
+                consumer.subscribe("Normal", "*", lambda message, bodies=bodies: bodies.append(message.body))
+                await stack.enter_async_context(consumer)
+            async with Producer("ours", address) as producer:
+                await producer.send(Message("Normal", more))
+            wanted = sorted({more} if more == b"second" else sent | {more})
+            async with asyncio.timeout(30):
+                while any(len(bodies) < len(wanted) for bodies in got):
+                    await asyncio.sleep(0.1)
+            await asyncio.sleep(1)
+        assert [sorted(bodies) for bodies in got] == [wanted, wanted]
 
 
 async def test_users_of_our_brokers_sign_what_they_send_to_the_proxy(peer: Peer, tmp_path: Path) -> None:
