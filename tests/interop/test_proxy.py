@@ -19,6 +19,7 @@ from batonmq import (
     Credentials,
     Message,
     MessageExt,
+    MessageModel,
     Producer,
     QueueReader,
     TransactionProducer,
@@ -54,8 +55,10 @@ async def behind_a_proxy(
     settings: Mapping[str, object] | None = None,
     proxy_keys: Mapping[str, object] | None = None,
     credentials: Credentials | None = None,
+    prefixes: tuple[str, ...] = ("",),
 ) -> AsyncIterator[tuple[Group, JavaProcess]]:
-    """A replica group of two with the topics, and a proxy. `credentials` are an administrator's."""
+    """A replica group of two, with the topics and groups for each of `prefixes`, and a proxy. `credentials`
+    are an administrator's."""
     group = Group(
         folder / "group", replicas=2, settings={**SETTINGS, **(settings or {})}, credentials=credentials
     )
@@ -64,17 +67,20 @@ async def behind_a_proxy(
         await group.serving()
         cluster = group.cluster
         async with Admin(cluster.namesrv_address, credentials=credentials) as admin:
-            for topic, kind in TOPICS.items():
-                await admin.create_topic(
-                    topic, 4, cluster=cluster.cluster_name, attributes=f"+message.type={kind}"
-                )
-            await admin.create_group(SubscriptionGroupConfig("ordered_push", consume_message_orderly=True))
-            await admin.create_group(SubscriptionGroupConfig("pushed", retry_max_times=2))
+            for prefix in prefixes:
+                await _create(admin, cluster.cluster_name, prefix)
         # By default it asks for routes, and says which producers it has, every 20 s.
         quick = {"topicRouteServiceCacheRefreshSeconds": 1, "transactionHeartbeatPeriodSecond": 1}
         yield group, await peer.start_proxy(cluster.namesrv_address, {**quick, **(proxy_keys or {})})
     finally:
         group.cluster.stop()
+
+
+async def _create(admin: Admin, cluster: str, prefix: str) -> None:
+    for topic, kind in TOPICS.items():
+        await admin.create_topic(prefix + topic, 4, cluster=cluster, attributes=f"+message.type={kind}")
+    await admin.create_group(SubscriptionGroupConfig(f"{prefix}ordered_push", consume_message_orderly=True))
+    await admin.create_group(SubscriptionGroupConfig(f"{prefix}pushed", retry_max_times=2))
 
 
 async def test_quick_all_kinds_of_messages_through_the_proxy(peer: Peer, tmp_path: Path) -> None:
@@ -130,7 +136,7 @@ async def test_acknowledged_messages_survive_the_masters_death_behind_the_proxy(
 
 
 async def test_our_clients_work_through_the_proxys_remoting_port(peer: Peer, tmp_path: Path) -> None:
-    async with behind_a_proxy(peer, tmp_path) as (_, proxy):
+    async with behind_a_proxy(peer, tmp_path) as (group, proxy):
         address = f"127.0.0.1:{proxy.config['remotingListenPort']}"
         sent = [b"%d" % number for number in range(50)]
         async with Producer("ours", address) as producer:
@@ -143,6 +149,8 @@ async def test_our_clients_work_through_the_proxys_remoting_port(peer: Peer, tmp
 
         await _consumes_in_order(address, sent)
         await _checks_end_transactions(address)
+        await _broadcasts(address, set(sent), tmp_path)
+        assert "Traceback" not in group.logs()
 
 
 async def _consumes_in_order(address: str, sent: list[bytes]) -> None:
@@ -190,6 +198,31 @@ async def _checks_end_transactions(address: str) -> None:
                 await asyncio.sleep(0.1)
             await asyncio.sleep(2)
     assert got == {b"committed"}
+
+
+async def _broadcasts(address: str, sent: set[bytes], folder: Path) -> None:
+    """Every client of the group gets every message once, also when it starts anew."""
+    for more in (b"first", b"second"):
+        got: list[list[bytes]] = [[], []]
+        async with contextlib.AsyncExitStack() as stack:
+            for number, bodies in enumerate(got):
+                consumer = Consumer(
+                    "broadcasting",
+                    address,
+                    model=MessageModel.BROADCASTING,
+                    from_where=ConsumeFromWhere.FIRST_OFFSET,
+                    offsets_dir=str(folder / f"offsets-{number}"),
+                )
+                consumer.subscribe("Normal", "*", lambda message, bodies=bodies: bodies.append(message.body))
+                await stack.enter_async_context(consumer)
+            async with Producer("ours", address) as producer:
+                await producer.send(Message("Normal", more))
+            wanted = sorted({more} if more == b"second" else sent | {more})
+            async with asyncio.timeout(30):
+                while any(len(bodies) < len(wanted) for bodies in got):
+                    await asyncio.sleep(0.1)
+            await asyncio.sleep(1)
+        assert [sorted(bodies) for bodies in got] == [wanted, wanted]
 
 
 async def test_users_of_our_brokers_sign_what_they_send_to_the_proxy(peer: Peer, tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ from batonmq.protocol.headers.broker.pop import (
     AckMessage,
     BatchAckMessage,
     ChangeInvisibleTime,
+    Notification,
     PollingInfo,
     PopMessage,
     PopMessageResponse,
@@ -178,6 +179,24 @@ async def test_a_pop_that_is_not_allowed_gets_rocketmqs_code(
     with pytest.raises(MQError) as refused:
         await rig.pop(**fields)
     assert refused.value.code == code
+
+
+@pytest.mark.parametrize(("poll_ms", "held_ms"), [(1_000, 950), (40, 0)])
+@pytest.mark.parametrize("header", [PopMessage, Notification])
+async def test_what_waits_is_answered_before_its_time_is_over(
+    rig: Rig, header: type[PopMessage] | type[Notification], poll_ms: int, held_ms: int
+) -> None:
+    """A proxy's clients wait no longer than the poll time: an answer at its end is lost on the way."""
+    fields: dict[str, Any] = {"poll_time": poll_ms, "born_time": 0}
+    if header is PopMessage:
+        fields |= {"max_msg_nums": 32, "invisible_time": 60_000, "init_mode": 0}
+    waiting = asyncio.ensure_future(
+        rig.call(header(consumer_group="g", topic="TopicJ", queue_id=-1, **fields))
+    )
+    await asyncio.sleep(0)
+    assert rig.part.popper._held.next_deadline_ms() == rig.broker.clock.monotonic_ms() + held_ms
+    rig.part.popper.release_all()
+    assert (await waiting).code in (0, ResponseCode.POLLING_TIMEOUT)
 
 
 async def test_a_pop_takes_what_its_sql92_filter_matches(rig: Rig) -> None:

@@ -44,6 +44,9 @@ MAX_ATTEMPT_ID: Final = 1_024
 """Characters. It is kept with the batch of an ordered group, in memory and in the log; clients send UUIDs."""
 MAX_POLL_MS: Final = 60_000
 """Longest time that a pop waits, whatever it asks for; RocketMQ's proxies ask for up to 20 s."""
+EARLY_MS: Final = 50
+"""A pop that finds nothing is answered so long before its poll time is over, as in RocketMQ (`PopRequest`):
+clients of a proxy wait no longer than that for the answer."""
 FETCH_MS: Final = 10_000
 """Longest time that a pop waits for the disk."""
 
@@ -168,7 +171,7 @@ class Popper:
         )
 
     def _hold(self, waiting: Pop | _Notified, topic: str, group: str, queue_id: int, poll_ms: int) -> None:
-        deadline_ms = self._broker.clock.monotonic_ms() + min(poll_ms, MAX_POLL_MS)
+        deadline_ms = self._broker.clock.monotonic_ms() + max(0, min(poll_ms, MAX_POLL_MS) - EARLY_MS)
         retries = () if waiting.header.order else self._retry_topics(topic, group, 0)
         self._held.hold(topic, retries, group, max(queue_id, ANY_QUEUE), deadline_ms, waiting)
         self._alarm.arm()
