@@ -205,3 +205,18 @@ async def test_two_moves_at_once_end_in_the_one_that_is_forced(
         await brokers.call("a", v2("T", 0), b"after")
         brokers.parts = plan.broker_config_map["a"].mapping_detail.hosted_queues[0]  # type: ignore[union-attr]
         assert [body for _, body in await brokers.read_all()] == [b"before", b"after"]
+
+
+async def test_the_lag_of_a_group_that_was_away_during_a_move_includes_the_new_part(tmp_path: Path) -> None:
+    """The new leader knows nothing of the group, and so does not speak of the topic by itself."""
+    async with cluster(tmp_path) as brokers, Admin(f"127.0.0.1:{brokers.name_server.port}") as admin:
+        await brokers.create("a")
+        await brokers.send(b"0", b"1")
+        await brokers.pull(0)
+        await brokers.commit(2)
+        for name in ("b", "c"):
+            await brokers.remap(name)
+            await brokers.send(name.encode())
+        for topic in (None, "T"):
+            (row,) = await groups.progress(admin, "g", topic)
+            assert (row.broker_offset, row.consumer_offset) == (20_001, 2)

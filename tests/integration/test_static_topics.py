@@ -173,6 +173,42 @@ async def test_times_are_found_in_the_part_that_has_them(tmp_path: Path) -> None
         assert earliest.header.timestamp == times[0]  # type: ignore[union-attr]
 
 
+async def test_the_last_message_of_a_time_or_before_is_found_in_the_part_that_has_it(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as each:
+        await each.create("a")
+        await each.send(b"0", b"1")
+        for name in "bca":
+            await asyncio.sleep(0.02)
+            await each.remap(name)
+            if name != "c":  # its part stays empty
+                await each.send(b"2", b"3", at=name)
+        places = [0, 1, BLOCK, BLOCK + 1, 3 * BLOCK, 3 * BLOCK + 1]
+        times = [(await each.records(place))[0].store_timestamp for place in places]
+
+        async def found(time_ms: int) -> int:
+            answer = await each.call("a", SearchOffset("T", 0, time_ms, "UPPER"))
+            offset: int = answer.header.offset  # type: ignore[union-attr]
+            return offset
+
+        for time_ms in (*times, times[1] + 1, times[3] + 1, times[5] + 1_000):
+            last = max(at for at, stored in zip(places, times, strict=True) if stored <= time_ms)
+            assert await found(time_ms) == last
+        assert await found(0) == 0  # as in an ordinary queue
+
+
+async def test_the_first_message_is_found_behind_parts_without_messages(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as each:
+        await each.create("a")
+        for name in "bc":
+            await each.remap(name)
+        earliest = await each.call("c", GetEarliestMsgStoretime("T", 0))
+        assert earliest.header.timestamp == -1  # type: ignore[union-attr]
+        await each.send(b"0")
+        (record,) = await each.records(2 * BLOCK)
+        earliest = await each.call("c", GetEarliestMsgStoretime("T", 0))
+        assert earliest.header.timestamp == record.store_timestamp  # type: ignore[union-attr]
+
+
 async def test_a_delayed_message_of_before_the_move_comes_to_the_new_leader(tmp_path: Path) -> None:
     async with cluster(tmp_path) as each:
         await each.create("a")

@@ -10,6 +10,7 @@ python -m tests.simulation availability            which cut links stop sends, i
 python -m tests.simulation acting --seeds 1000     stories of slaves that act as master
 python -m tests.simulation containers --seeds 1000 stories of two containers crosswise
 python -m tests.simulation returning --seeds 1000  stories of strict locks and of masters that return
+python -m tests.simulation static --seeds 1000     stories of static topics whose queues move
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from tests.simulation import (
     pop_story,
     raft_sim,
     returning,
+    statics,
 )
 from tests.simulation.availability import Case, all_cases, measure, some_cases
 from tests.simulation.availability_page import Result
@@ -353,6 +355,25 @@ def crosswise(seeds: int, first: int, jobs: int) -> None:
     """Two containers crosswise, whose brokers are also removed and added; exit code 1 if a message was lost,
     or a broker was not where it belongs."""
     run_many(tell_containers, range(first, first + seeds), jobs)
+
+
+def tell_statics(seed: int) -> tuple[int, str | None, Counter[str]]:
+    logging.disable(logging.CRITICAL)
+    try:
+        story = statics.run(seed)
+    except Exception as error:
+        return seed, what_broke(seed, error), Counter()
+    return seed, None, Counter(acked=len(story.acked), moves=story.moves, again=story.again)
+
+
+@main.command("static")
+@click.option("--seeds", default=1000, show_default=True, help="How many.")
+@click.option("--first", default=0, show_default=True, help="First seed.")
+@click.option("--jobs", default=2, show_default=True, help="Processes.")
+def moving_queues(seeds: int, first: int, jobs: int) -> None:
+    """Two broker sets between which the queues of a static topic move; exit code 1 if a message was lost, not
+    where it was acknowledged, or out of order."""
+    run_many(tell_statics, range(first, first + seeds), jobs)
 
 
 main.add_command(shrink_command)

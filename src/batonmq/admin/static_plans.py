@@ -133,6 +133,8 @@ def create(
         raise ValueError(f"topic {topic} has {queues} logical queues already")
     if queues < len(known):
         raise ValueError(f"topic {topic} has {len(known)} logical queues, and a static topic cannot shrink")
+    for queue_id, items in known.items():
+        _check_decided(queue_id, items)
     epoch = _next_epoch(configs, now_ms)
     changed = _copies(configs)
     loads = Counter(items[-1].bname for items in known.values())
@@ -166,6 +168,7 @@ def remap(topic: str, targets: Collection[str], configs: Configs, now_ms: int) -
         items = known[queue_id]
         if items[-1].bname == broker:
             continue
+        _check_decided(queue_id, items)
         gains.add(broker)
         losses.add(items[-1].bname)
         place = _add_queue(changed, topic, broker)
@@ -294,6 +297,14 @@ def _leaders(known: Parts, targets: Collection[str]) -> dict[int, str]:
     free = [name for name, number in room.items() for _ in range(number)]
     leaders.update(zip((queue_id for queue_id in known if queue_id not in leaders), free, strict=True))
     return leaders
+
+
+def _check_decided(queue_id: int, items: Collection[LogicQueueMappingItem]) -> None:
+    if any(item.logic_offset < 0 for item in items):
+        raise ValueError(
+            f"the move of logical queue {queue_id} is not finished: carry out its plan again, from its "
+            "map file"
+        )
 
 
 def _copies(configs: Configs) -> dict[str, TopicConfigAndQueueMapping]:

@@ -4,8 +4,11 @@ consumer offsets, delay offsets."""
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from tests.integration.ha.replica_group import ReplicaGroup
@@ -16,7 +19,7 @@ from batonmq.protocol.bodies.groups import SubscriptionGroupConfig, Subscription
 from batonmq.protocol.bodies.static_topics import LogicQueueMappingItem, TopicQueueMappingDetail
 from batonmq.protocol.bodies.statistics import ConsumerOffsetSerializeWrapper, DelayOffsetSerializeWrapper
 from batonmq.protocol.bodies.topics import TopicConfigAndMappingSerializeWrapper, TopicConfigAndQueueMapping
-from batonmq.protocol.errors import TopicNotExistError
+from batonmq.protocol.errors import MQError, TopicNotExistError
 from batonmq.protocol.headers.broker.pull import (
     GetAllConsumerOffset,
     GetAllDelayOffset,
@@ -218,6 +221,53 @@ async def test_a_static_topic_that_was_just_made_outlives_the_masters_death(grou
     await group.elect(master)
     with pytest.raises(TopicNotExistError):
         await static_topic(group, master)
+    await group.check(repeats=True)
+
+
+@pytest.fixture
+async def patient(tmp_path: Path) -> AsyncIterator[ReplicaGroup]:
+    """A stalled slave stays in sync."""
+    settings: dict[str, object] = {"haMaxTimeSlaveNotCatchup": 60_000}
+    made = ReplicaGroup(tmp_path / "group", replicas=2, settings=settings)
+    await made.up()
+    yield made
+    await made.close()
+
+
+async def test_a_mapping_that_a_stalled_slave_lacks_is_not_answered_as_done(patient: ReplicaGroup) -> None:
+    """The slave may be elected: it would lead the queue that has just moved away."""
+    group = patient
+    name = group.cluster.broker_name
+    mapping = TopicQueueMappingDetail(
+        topic="MadeStatic",
+        total_queues=1,
+        bname=name,
+        epoch=5,
+        hosted_queues={0: [LogicQueueMappingItem(bname=name)]},
+    )
+    header = CreateStaticTopic("MadeStatic", "TBW102", 1, 1, 6, "SINGLE_TAG")
+    master = await group.master()
+    slave = other(group, master)
+    slave.signal(signal.SIGSTOP)
+    try:
+        for _ in range(2):
+            with pytest.raises(MQError, match=r"slave \d, which may be elected, has not copied it"):
+                await group.client.call(master.address, header, encode(mapping), timeout_ms=8_000)
+    finally:
+        slave.signal(signal.SIGCONT)
+    async with asyncio.timeout(2 * COPIED_S):  # its request has timed out
+        while True:
+            try:
+                await group.client.call(master.address, header, encode(mapping), timeout_ms=8_000)
+                break
+            except MQError:
+                await asyncio.sleep(0.1)
+    master.kill()
+    while (await group.master()) is not slave:
+        await asyncio.sleep(0.01)
+    assert await static_topic(group, slave) == mapping
+    master.start()
+    group.pids[master.name] = master.pid
     await group.check(repeats=True)
 
 

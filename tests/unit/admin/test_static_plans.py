@@ -186,3 +186,14 @@ def test_a_plan_that_was_carried_out_before_keeps_the_offsets_that_were_decided(
     assert resumed(plan, plan.broker_config_map) == resumed(plan, {}) == plan
     later = moved(decided.broker_config_map, {"c"}, 1)
     assert resumed(plan, later.broker_config_map) == plan, "the offsets of other parts are others"
+
+
+def test_a_queue_whose_move_is_not_finished_neither_moves_nor_gets_neighbours() -> None:
+    """After a growth the plan of the move would be an older one, and refused."""
+    configs = remap("t", {"b"}, create("t", 1, {"a"}, {}, 1).broker_config_map, 1).broker_config_map
+    with pytest.raises(ValueError, match="the move of logical queue 0 is not finished: carry out its plan"):
+        remap("t", {"a"}, configs, 1)
+    with pytest.raises(ValueError, match="the move of logical queue 0 is not finished: carry out its plan"):
+        create("t", 2, {"a"}, configs, 1)
+    again = decide(remap("t", {"b"}, configs, 1), {0: 7})  # without the old plan's file
+    assert led_parts(again.broker_config_map)[0][-1].logic_offset == BLOCK

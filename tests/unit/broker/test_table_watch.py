@@ -117,3 +117,38 @@ async def test_a_request_is_answered_after_a_while_without_a_change(monkeypatch:
     monkeypatch.setattr(table_watch, "HOLD_S", 0.02)
     watch: TableWatch[str] = TableWatch()
     assert await watch.next_change("slave", 0) == 0
+
+
+async def test_a_member_that_was_given_up_still_lacks_the_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be elected all the same."""
+    monkeypatch.setattr(table_watch, "COPY_WAIT_S", 0.02)
+    watch: TableWatch[str] = TableWatch()
+    watch.members = lambda: {2}
+    await watch.next_change("slave", -1, 2)
+    watch.changed()
+    goal = watch.changes
+    assert not await watch.wait_until_copied()
+    assert await watch.lacking(goal, 0.02) == {2}
+    watch.closed("slave")
+    assert await watch.lacking(goal, 0.02) == {2}, "it has not gone, only its connection"
+    lacking = asyncio.ensure_future(watch.lacking(goal, 2))
+    await asyncio.sleep(0.01)
+    asked = asyncio.ensure_future(watch.next_change("again", goal, 2))
+    assert await lacking == set()
+    watch.changed()
+    await asked
+
+
+async def test_only_members_that_ask_can_lack_a_change() -> None:
+    """RocketMQ's slaves do not ask, and a slave that is not in sync is not elected."""
+    watch: TableWatch[str] = TableWatch()
+    watch.members = lambda: {2}
+    asked = asyncio.ensure_future(watch.next_change("behind", 0, 3))
+    await settled(lambda: watch.followers == 1)
+    watch.changed()
+    await asked
+    assert await watch.lacking(watch.changes, 0.02) == set()
+    watch.members = lambda: {3}
+    assert await watch.lacking(watch.changes, 0.02) == {3}
+    watch.begin_term()
+    assert await watch.lacking(watch.changes, 0.02) == set()

@@ -264,17 +264,13 @@ async def offset_tables(
         answer = await admin.ask(address, GetConsumeStats(consumer_group=group, topic=topic))
         stats[name] = decode(bytes(answer.body), ConsumeStats)
     if cluster is None:
-        await _add_logical(admin, stats)
+        await _add_logical(admin, group, stats)
     return stats
 
 
-async def _add_logical(admin: Admin, stats: dict[str, ConsumeStats]) -> None:
+async def _add_logical(admin: Admin, group: str, stats: dict[str, ConsumeStats]) -> None:
     """Replace the physical queues of static topics by the logical ones."""
-    physical = {
-        MessageQueue(queue.topic, name, queue.queue_id): at
-        for name, table in stats.items()
-        for queue, at in table.offset_table.items()
-    }
+    physical = {queue: at for name, table in stats.items() for queue, at in _physical(name, table).items()}
     for topic in sorted({queue.topic for queue in physical}):
         try:
             parts = await static_topics.logical_parts(admin, topic)
@@ -284,10 +280,21 @@ async def _add_logical(admin: Admin, stats: dict[str, ConsumeStats]) -> None:
             continue  # offsets outlive their topic
         if parts is None:
             continue
+        # A broker where the group has committed nothing of the topic speaks of it only if it is asked.
+        silent = {part.bname for items in parts.values() for part in items}
+        silent -= {queue.broker_name for queue in physical if queue.topic == topic}
+        for name, address in (await admin.masters_of_topic(topic)).items() if silent else ():
+            if name in silent:
+                answer = await admin.ask(address, GetConsumeStats(consumer_group=group, topic=topic))
+                physical |= _physical(name, decode(bytes(answer.body), ConsumeStats))
         for table in stats.values():
             table.offset_table = {q: at for q, at in table.offset_table.items() if q.topic != topic}
         for queue, at in group_offsets(topic, parts, physical).items():
             stats.setdefault(queue.broker_name, ConsumeStats()).offset_table[queue] = at
+
+
+def _physical(broker: str, stats: ConsumeStats) -> dict[MessageQueue, OffsetWrapper]:
+    return {MessageQueue(queue.topic, broker, queue.queue_id): at for queue, at in stats.offset_table.items()}
 
 
 async def _clients(admin: Admin, group: str, cluster: str | None) -> ConsumerConnection | None:

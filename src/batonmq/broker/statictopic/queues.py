@@ -23,6 +23,7 @@ from batonmq.protocol.errors import MQError
 from batonmq.protocol.frame import Command
 from batonmq.protocol.headers.broker.pull import (
     GetEarliestMsgStoretime,
+    GetEarliestMsgStoretimeResponse,
     GetMaxOffset,
     GetMaxOffsetResponse,
     GetMinOffset,
@@ -276,21 +277,48 @@ class LogicalQueues:
         return Reply(GetMinOffsetResponse(offset=to_logical_within(part, first)))
 
     async def _earliest(self, request: Request, mapping: TopicQueueMappingDetail) -> Reply:
+        """Of the first part that has messages."""
         header = GetEarliestMsgStoretime.from_ext(request.command.ext)
-        return await self._ask(request, self._first(mapping, header.queue_id), header)
+        first = self._first(mapping, header.queue_id)
+        items = self._parts(mapping, header.queue_id)
+        for part in items[items.index(first) :]:
+            reply = await self._ask(request, part, header)
+            if _header_of(reply, GetEarliestMsgStoretimeResponse).timestamp >= 0:
+                break
+        return reply
 
     async def _search(self, request: Request, mapping: TopicQueueMappingDetail) -> Reply:
-        """The first part that has a message of this time or later decides; else the last one."""
+        """The first part that has a message of this time or later decides, else the last one; for the last
+        message of this time or before, the last part that has one, else the first with messages."""
         header = SearchOffset.from_ext(request.command.ext)
         items = [part for part in self._parts(mapping, header.queue_id) if part.logic_offset >= 0]
         if not items:
             raise _undecided(mapping, header.queue_id)
+        if (header.boundary_type or "").lower() == "upper":
+            part = await self._last_begun(request, header, items)
+            reply = await self._ask(request, part, header)
+            found = _header_of(reply, SearchOffsetResponse).offset
+            return Reply(SearchOffsetResponse(offset=to_logical(part, found)))
         for part in items:
             reply = await self._ask(request, part, header)
             found = _header_of(reply, SearchOffsetResponse).offset
             if part is items[-1] or 0 <= found < await self._end(request, header.topic, part):
                 break
         return Reply(SearchOffsetResponse(offset=to_logical(part, found)))
+
+    async def _last_begun(
+        self, request: Request, header: SearchOffset, items: Sequence[LogicQueueMappingItem]
+    ) -> LogicQueueMappingItem:
+        """The last part whose first message is not later than the time; else the first with messages."""
+        first = items[-1]
+        for part in reversed(items):
+            asked = GetEarliestMsgStoretime(topic=header.topic, queue_id=part.queue_id)
+            answer = _header_of(await self._ask(request, part, asked), GetEarliestMsgStoretimeResponse)
+            if 0 <= answer.timestamp <= header.timestamp:
+                return part
+            if answer.timestamp >= 0:
+                first = part
+        return first
 
     def _first(self, mapping: TopicQueueMappingDetail, queue_id: int) -> LogicQueueMappingItem:
         part = part_at(self._parts(mapping, queue_id), 0)

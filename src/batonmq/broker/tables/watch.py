@@ -41,6 +41,9 @@ class TableWatch(Generic[C]):
         """Connection -> broker id of its slave."""
         self._silent: set[int] = set()
         """Members that sent no request within `COPY_WAIT_S`."""
+        self._latest: dict[int, int] = {}
+        """Broker id -> number of changes that it has copied, from its last request of this master epoch; also
+        of slaves that are no longer connected."""
         self._wakeup = asyncio.Event()
         """Set and replaced at every change that a waiting coroutine must check."""
 
@@ -54,6 +57,7 @@ class TableWatch(Generic[C]):
         self._copied.clear()
         self._ids.clear()
         self._silent.clear()
+        self._latest.clear()
         self._wake()
 
     def changed(self) -> None:
@@ -74,6 +78,7 @@ class TableWatch(Generic[C]):
         if broker_id is not None:
             self._ids[connection] = broker_id
             self._silent.discard(broker_id)
+            self._latest[broker_id] = copied
         self._wake()
         await self._until(lambda: self.changes != copied or connection not in self._copied, HOLD_S)
         return self.changes
@@ -102,6 +107,17 @@ class TableWatch(Generic[C]):
             )
             self._silent.add(broker_id)
         return False
+
+    async def lacking(self, goal: int, timeout_s: float) -> set[int]:
+        """Wait until the slaves that may be elected have copied so many changes; the ids of those that have
+        not in this time. A slower slave is not ignored here. RocketMQ's slaves, which send no requests, are
+        never among them."""
+
+        def behind() -> set[int]:
+            return {each for each in self.members() if self._latest.get(each, goal) < goal}
+
+        await self._until(lambda: not behind(), timeout_s)
+        return behind()
 
     def _wake(self) -> None:
         self._wakeup.set()

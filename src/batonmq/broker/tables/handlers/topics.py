@@ -127,8 +127,8 @@ class _TopicHandlers:
 
     async def create_static(self, request: Request, header: wire.CreateStaticTopic) -> Reply:
         """Create or change a static topic. After the answer the queues that this broker no longer leads get
-        no more messages, and consumers can read all that they have: the tool decides now where the queue goes
-        on elsewhere."""
+        no more messages, also from a slave that is elected, and consumers can read all that they have: the
+        tool decides now where the queue goes on elsewhere."""
         topic, broker = header.topic, self._broker
         log.info("creating or changing static topic=%s client=%s", topic, request.connection.peer)
         self._check_master()
@@ -145,7 +145,8 @@ class _TopicHandlers:
         self._check_mapping(mapping, config)
         broker.tables.mappings.update(mapping, force=header.force)
         broker.tables.topics.update(config)
-        timeout_ms = broker.settings.broker.forward_timeout
+        changes, timeout_ms = broker.tables.watch.changes, broker.settings.broker.forward_timeout
+        deadline = broker.clock.monotonic_ms() + timeout_ms
         if not await broker.appender.settle(timeout_ms):
             raise MQError(
                 ResponseCode.SYSTEM_ERROR,
@@ -153,6 +154,14 @@ class _TopicHandlers:
                 "send it again once the replicas are in sync",
             )
         await broker.tables.durable()
+        left_s = max(0, deadline - broker.clock.monotonic_ms()) / 1000
+        if lacking := await broker.tables.watch.lacking(changes, left_s):
+            raise MQError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the mapping is in force, but slave {', '.join(map(str, sorted(lacking)))}, which may be "
+                f"elected, has not copied it within {timeout_ms} ms: send it again once the slave has, or is "
+                "no longer in sync",
+            )
         self._check_master()
         return Reply()
 
