@@ -79,6 +79,7 @@ class Connection(asyncio.Protocol):
         self.tls: TlsPeer | None = None
         """What TLS says about the other side; None: plain text."""
         self.closed = False
+        self._ended_by_peer = False
         self.in_flight: dict[Request, float] = {}
         """Unanswered requests → when they came in (loop time), oldest first."""
         self.last_active = loop.time()
@@ -158,14 +159,14 @@ class Connection(asyncio.Protocol):
         self._relax()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        by_peer = not self.closed and (exc is None or isinstance(exc, ConnectionError))
+        self._ended_by_peer = not self.closed and (exc is None or isinstance(exc, ConnectionError))
         self.closed = True
         self._out.clear()
         self._backlog.clear()
         self.in_flight.clear()
         self._held_bytes = 0
         reason = f"connection lost ({exc})" if exc is not None else "connection closed"
-        self._calls.fail_all(ConnectionLost(self.peer, reason, by_peer=by_peer))
+        self._calls.fail_all(ConnectionLost(self.peer, reason, by_peer=self._ended_by_peer))
         if self._writable is not None:
             self._writable.set_result(None)
             self._writable = None
@@ -396,7 +397,7 @@ class Connection(asyncio.Protocol):
         if self._write_paused:
             await self._until_writable(timeout_ms)
         if self.closed:
-            raise ConnectionLost(self.peer, "connection closed")
+            raise ConnectionLost(self.peer, "connection closed", by_peer=self._ended_by_peer)
         calls = self._calls
         reads = self._reads
         opaque = command.opaque = calls.next_opaque()
@@ -429,7 +430,7 @@ class Connection(asyncio.Protocol):
         if self._write_paused:
             await self._until_writable(timeout_ms)
         if self.closed:
-            raise ConnectionLost(self.peer, "connection closed")
+            raise ConnectionLost(self.peer, "connection closed", by_peer=self._ended_by_peer)
 
     async def _until_writable(self, timeout_ms: float) -> None:
         if self._writable is None:

@@ -101,6 +101,13 @@ def appender_of(case: AckCase, root: Path) -> tuple[Appender, Any]:
     return Appender(store, settings, role, stats, clock, replicas), store  # type: ignore[arg-type]
 
 
+def wait_for_disk(appender: Appender, timeout_ms: int) -> None:
+    """Flush again 20 ms after a failure; a send waits for so long."""
+    settings = appender._settings
+    settings.store = replace(settings.store, flush_interval_commit_log=20, sync_flush_timeout=timeout_ms)
+    settings.broker = replace(settings.broker, slave_timeout=timeout_ms)
+
+
 @pytest.mark.parametrize("case", ack_cases(), ids=lambda case: case.text)
 async def test_send_status(case: AckCase, tmp_path: Path) -> None:
     appender, store = appender_of(case, tmp_path)
@@ -128,7 +135,7 @@ async def test_a_flush_with_too_many_open_files_is_repeated_without_another_send
     """The send is acknowledged when it is on disk; a failed disk afterwards is not kept from the log."""
     case = next(case for case in ack_cases() if case.disk == "done" and case.code == ResponseCode.SUCCESS)
     appender, store = appender_of(case, tmp_path)
-    appender._settings.store = replace(appender._settings.store, flush_interval_commit_log=20)
+    wait_for_disk(appender, 5_000)
     errors = [errno.EMFILE, errno.ENFILE]
 
     def failing(path: Path) -> None:
@@ -146,7 +153,10 @@ async def test_a_flush_with_too_many_open_files_is_repeated_without_another_send
     assert await send() == ResponseCode.SUCCESS
     assert not errors and store.flushed_offset == store.max_offset > 0
     errors += [errno.EMFILE, errno.EIO]
+    wait_for_disk(appender, FLUSH_TIMEOUT_MS)
     assert await send() == ResponseCode.FLUSH_DISK_TIMEOUT
+    while store.failure is None:
+        await asyncio.sleep(0.001)
     failed = [record.message for record in caplog.records if record.levelname == "ERROR"]
     assert [line.partition(": ")[0] for line in failed] == [
         "flush of the commit log failed, it is tried again",
@@ -162,7 +172,7 @@ async def test_a_flush_for_which_there_is_no_thread_is_logged_and_repeated(
 ) -> None:
     case = next(case for case in ack_cases() if case.disk == "done" and case.code == ResponseCode.SUCCESS)
     appender, store = appender_of(case, tmp_path)
-    appender._settings.store = replace(appender._settings.store, flush_interval_commit_log=20)
+    wait_for_disk(appender, 5_000)
     loop = asyncio.get_running_loop()
     refusals = [RuntimeError("can't start new thread")] * 2
     run = loop.run_in_executor

@@ -124,6 +124,20 @@ async def test_an_error_says_that_the_peer_ended_the_connection(reset: bool) -> 
         assert caught.value.by_peer
 
 
+async def test_a_call_on_a_connection_that_the_peer_ended_before_says_so() -> None:
+    """A server that refuses a connection ends it between the connect and the call."""
+    async with pair(dispatcher(echo=lambda request: Reply())) as (server, client, address):
+        await client.invoke(address, Command(ECHO, {}))
+        connection = client.connected(address)
+        assert connection is not None
+        (accepted,) = server.connections
+        accepted.abort()
+        await client.lost(address)
+        with pytest.raises(ConnectionLost) as caught:
+            await connection.invoke(Command(ECHO, {}), 1_000)
+        assert caught.value.by_peer
+
+
 async def test_an_error_says_that_this_side_ended_the_connection() -> None:
     async with pair(dispatcher(later=lambda request: None)) as (server, client, address):
         call = asyncio.ensure_future(client.invoke(address, Command(LATER, {})))
