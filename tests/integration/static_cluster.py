@@ -81,8 +81,10 @@ class Cluster:
 
     # -- what mqadmin does
 
-    async def create_static(self, name: str, *, force: bool = False, **changes: Any) -> None:
-        """Send a broker what it has of the logical queue."""
+    async def create_static(
+        self, name: str, *, force: bool = False, attributes: str = "", **changes: Any
+    ) -> None:
+        """Send a broker what it has of the logical queue; `changes` to the mapping."""
         own = any(part.bname == name for part in self.parts)
         queues = 1 + max((part.queue_id for part in self.parts if part.bname == name), default=-1)
         header = CreateStaticTopic(
@@ -92,6 +94,7 @@ class Cluster:
             write_queue_nums=queues,
             perm=6,
             topic_filter_type="SINGLE_TAG",
+            attributes=attributes,
             force=force,
         )
         mapping = TopicQueueMappingDetail(

@@ -28,7 +28,7 @@ from batonmq import (
 from batonmq.admin.operations import groups, messages, offsets, static_topics
 from batonmq.admin.session import Admin, AdminError
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers.broker.topics import CreateStaticTopic
+from batonmq.protocol.headers.broker.topics import CreateStaticTopic, CreateTopic, DeleteTopic
 
 TOPIC = "Moving"
 FIRST = ConsumeFromWhere.FIRST_OFFSET
@@ -205,6 +205,33 @@ async def test_two_moves_at_once_end_in_the_one_that_is_forced(
         await brokers.call("a", v2("T", 0), b"after")
         brokers.parts = plan.broker_config_map["a"].mapping_detail.hosted_queues[0]  # type: ignore[union-attr]
         assert [body for _, body in await brokers.read_all()] == [b"before", b"after"]
+
+
+async def test_a_new_broker_set_of_a_static_topic_gets_its_attributes(tmp_path: Path) -> None:
+    """RocketMQ's would take any message for an ordered topic that moved there."""
+    async with cluster(tmp_path) as brokers, Admin(f"127.0.0.1:{brokers.name_server.port}") as admin:
+
+        async def change(name: str, attributes: str) -> None:
+            await brokers.call(name, CreateTopic("T", "TBW102", 1, 1, 6, "SINGLE_TAG", attributes=attributes))
+
+        async def move(name: str) -> dict[str, dict[str, str]]:
+            _, plan = await static_topics.plan_remapping(admin, "T", [name])
+            await static_topics.remap(admin, plan)
+            return {each: (await brokers.config(each)).attributes for each in "abc"}
+
+        _, plan = await static_topics.plan_queues(admin, "T", 1, ["a"])
+        await static_topics.update(admin, plan)
+        await change("a", "+message.type=FIFO")
+        for name in "bc":  # as if they were new in the cluster
+            await brokers.call(name, DeleteTopic("T"))
+        fifo = {"message.type": "FIFO"}
+        assert await move("b") == {"a": fifo, "b": fifo, "c": fifo}
+        await change("b", "-message.type")
+        assert await move("a") == {"a": fifo, "b": {}, "c": fifo}, "what a broker has is not changed"
+        with pytest.raises(MQError, match="unsupported key"):
+            await brokers.call("b", DeleteTopic("T"))
+            await brokers.create_static("b", attributes="+no.such=1")
+        assert brokers.brokers["b"].broker.tables.mappings.get("T") is None, "refused as a whole"
 
 
 async def test_the_lag_of_a_group_that_was_away_during_a_move_includes_the_new_part(tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ def complete(plan: TopicRemappingDetailWrapper, brokers: Iterable[str]) -> Topic
     configs = dict(plan.broker_config_map)
     for broker in brokers:
         if broker not in configs:
-            configs[broker] = _without_queues(plan.topic, broker)
+            configs[broker] = _without_queues(plan.topic, broker, configs)
             detail = detail_of(broker, configs[broker])
             detail.epoch, detail.total_queues = plan.epoch, queues
     return replace(plan, broker_config_map=configs)
@@ -317,14 +317,16 @@ def _copies(configs: Configs) -> dict[str, TopicConfigAndQueueMapping]:
     return copies
 
 
-def _without_queues(topic: str, broker: str) -> TopicConfigAndQueueMapping:
+def _without_queues(topic: str, broker: str, others: Configs) -> TopicConfigAndQueueMapping:
+    """A broker's first configuration of the topic, with the attributes that it has on others."""
     detail = TopicQueueMappingDetail(topic=topic, bname=broker)
-    return TopicConfigAndQueueMapping(topic, 0, 0, mapping_detail=detail)
+    attributes = next((dict(each.attributes) for each in others.values() if each.attributes), {})
+    return TopicConfigAndQueueMapping(topic, 0, 0, attributes=attributes, mapping_detail=detail)
 
 
 def _add_queue(configs: dict[str, TopicConfigAndQueueMapping], topic: str, broker: str) -> int:
     """Give a broker one more physical queue; its id."""
-    config = configs.setdefault(broker, _without_queues(topic, broker))
+    config = configs.setdefault(broker, _without_queues(topic, broker, configs))
     config.write_queue_nums += 1
     config.read_queue_nums += 1
     return config.write_queue_nums - 1

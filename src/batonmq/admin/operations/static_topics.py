@@ -238,6 +238,7 @@ async def _send(
             topic_filter_type=config.topic_filter_type,
             topic_sys_flag=config.topic_sys_flag,
             order=config.order,
+            attributes=",".join(f"+{key}={value}" for key, value in (config.attributes or {}).items()),
             force=force,
         )
         body = encode(static_plans.detail_of(name, config))

@@ -12,7 +12,12 @@ from typing import Final
 
 from batonmq.broker.context import Broker
 from batonmq.broker.requests import PAGE_SIZE, required_body, version_of
-from batonmq.broker.tables.attributes import MESSAGE_TYPE, parse_change
+from batonmq.broker.tables.attributes import (
+    MESSAGE_TYPE,
+    TOPIC_ATTRIBUTES,
+    apply_change,
+    parse_change,
+)
 from batonmq.broker.tables.topics import MAX_QUEUES
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.protocol.bodies.common import TopicList
@@ -133,6 +138,9 @@ class _TopicHandlers:
         log.info("creating or changing static topic=%s client=%s", topic, request.connection.peer)
         self._check_master()
         mapping = required_body(request, TopicQueueMappingDetail)
+        # A topic that exists keeps its attributes, as with RocketMQ, whose brokers ignore these altogether.
+        attributes = {} if broker.tables.topics.get(topic) is not None else parse_change(header.attributes)
+        apply_change(TOPIC_ATTRIBUTES, None, attributes)  # refuses the request before anything is changed
         config = TopicConfig(
             topic_name=topic,
             read_queue_nums=header.read_queue_nums,
@@ -140,6 +148,7 @@ class _TopicHandlers:
             perm=header.perm,
             topic_filter_type=header.topic_filter_type,
             topic_sys_flag=header.topic_sys_flag or 0,
+            attributes=attributes,
         )
         self._check(config)
         self._check_mapping(mapping, config)
