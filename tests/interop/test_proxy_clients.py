@@ -1,6 +1,7 @@
 """RocketMQ's gRPC clients of other languages than Java, through its proxy, on our brokers.
 
-The programs are `go5/` and `python5/`. Each runs the scenario that its arguments name and prints what it saw as JSON.
+The programs are `go5/` and `python5/`. Each runs the scenario that its arguments name and prints what it saw
+as JSON.
 """
 
 from __future__ import annotations
