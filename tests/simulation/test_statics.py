@@ -8,7 +8,8 @@ from tests.simulation.static_mutations import MUTATIONS, NOTICED
 from tests.simulation.statics import run
 
 SEEDS = (0, 2, 3, 5, 2011)
-"""In 2011 a broker set gets another master before a move that failed is carried out again. Few, since each takes 4 to 5 s; ``python -m tests.simulation static`` runs any number."""
+"""In 2011 a broker set gets another master before a move that failed is carried out again. Few, since each
+takes 4 to 5 s; ``python -m tests.simulation static`` runs any number."""
 
 
 @pytest.mark.simulation
