@@ -201,7 +201,7 @@ async def _checks_end_transactions(address: str) -> None:
 
 
 async def _broadcasts(address: str, sent: set[bytes], folder: Path) -> None:
-    """Every client of the group gets every message once, also when it starts anew."""
+    """Every client of the group gets every message once, also after a restart of the client."""
     for more in (b"first", b"second"):
         got: list[list[bytes]] = [[], []]
         async with contextlib.AsyncExitStack() as stack:

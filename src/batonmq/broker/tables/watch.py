@@ -110,8 +110,8 @@ class TableWatch(Generic[C]):
 
     async def lacking(self, goal: int, timeout_s: float) -> set[int]:
         """Wait until the slaves that may be elected have copied so many changes; the ids of those that have
-        not in this time. A slower slave is not ignored here. RocketMQ's slaves, which send no requests, are
-        never among them."""
+        not in this time. A slower slave is not ignored here. Never among them are RocketMQ's slaves, which
+        send no requests, and a slave before its first request of this master epoch."""
 
         def behind() -> set[int]:
             return {each for each in self.members() if self._latest.get(each, goal) < goal}
