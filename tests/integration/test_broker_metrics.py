@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.integration.broker.rig import v2
 from tests.scrape import scrape
 
 from batonmq.broker.config import BrokerConfig
@@ -19,7 +20,6 @@ from batonmq.ha.config import HAConfig
 from batonmq.net.client import RemotingClient
 from batonmq.protocol.codes import PullSysFlag
 from batonmq.protocol.headers.broker.pull import PullMessage
-from batonmq.protocol.headers.broker.send import SendMessageV2
 from batonmq.store.config import StoreConfig
 
 COMMON = {
@@ -55,24 +55,11 @@ async def running(service: BrokerService) -> AsyncIterator[Callable[..., Any]]:
         await service.stop()
 
 
-def send(topic: str) -> SendMessageV2:
-    return SendMessageV2(
-        producer_group="p",
-        topic=topic,
-        default_topic="TBW102",
-        default_topic_queue_nums=4,
-        queue_id=0,
-        sys_flag=0,
-        born_timestamp=0,
-        flag=0,
-    )
-
-
 async def test_a_broker_shows_what_came_in_and_what_went_out(tmp_path: Path) -> None:
     service = broker(tmp_path)
     async with running(service) as call:
         for _ in range(3):
-            await call(send("T"), b"x" * 100)
+            await call(v2("T"), b"x" * 100)
         await call(
             PullMessage(
                 consumer_group="g",
@@ -118,11 +105,11 @@ async def test_a_taken_port_stops_the_start_and_leaves_nothing_behind(tmp_path: 
         with pytest.raises(OSError, match="metricsPromExporterPort"):
             await refused.start()
         async with running(broker(tmp_path / "second", listen_port=port)) as call:
-            await call(send("T"), b"x")
+            await call(v2("T"), b"x")
 
 
 async def test_a_broker_without_metrics_watches_nothing(tmp_path: Path) -> None:
     service = broker(tmp_path, metrics_exporter_type=MetricsExporterType.DISABLE)
     async with running(service) as call:
-        await call(send("T"), b"x")
+        await call(v2("T"), b"x")
         assert service.metrics is not None and service.metrics.port == 0

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.integration.transaction_rig import QUICK, Starter, plain, start, until
+from tests.integration.broker.rig import v2
+from tests.integration.transaction_rig import QUICK, Starter, start, until
 from tests.integration.transactions import COMMIT, ROLLBACK
 
 from batonmq.broker.transaction import half as half_module
@@ -79,7 +80,7 @@ async def test_a_commit_behind_a_record_longer_than_a_read_is_found_in_the_log(s
     rig = await start()
     half = await rig.prepare("A")
     await rig.call(UpdateBrokerConfig(), f"maxMessageSize={2 * recovery._CHUNK}".encode())
-    await rig.call(plain("Large"), bytes(recovery._CHUNK + 1))
+    await rig.call(v2("Large"), bytes(recovery._CHUNK + 1))
     await rig.end(half, COMMIT)
     rig.term.ops.stop()
     await rig.client.close()
@@ -98,7 +99,7 @@ async def test_a_commit_at_the_end_of_a_log_too_long_to_search_is_found(
     rig = await start()
     await rig.prepare("old")
     for _ in range(6):
-        await rig.call(plain("Large"), bytes(3 << 20))
+        await rig.call(v2("Large"), bytes(3 << 20))
     half = await rig.prepare("A")
     await rig.end(half, COMMIT)
     rig.term.ops.stop()

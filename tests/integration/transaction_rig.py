@@ -9,17 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.integration.broker.rig import configs
 from tests.integration.transactions import Half, RawProducer
 
-from batonmq.broker.config import BrokerConfig
 from batonmq.broker.service import BrokerService
 from batonmq.broker.transaction.part import TransactionPart
 from batonmq.broker.transaction.term import Term
-from batonmq.ha.config import HAConfig
 from batonmq.net import Dispatcher, RemotingClient
 from batonmq.protocol.headers.broker.send import (
     ResumeCheckHalfMessage,
-    SendMessageV2,
 )
 from batonmq.protocol.headers.client import CheckTransactionState
 from batonmq.protocol.message.record import MessageExt, decode_records
@@ -28,7 +26,6 @@ from batonmq.protocol.names import (
     TRANS_HALF_TOPIC,
     TRANSACTION_GROUP,
 )
-from batonmq.store.config import StoreConfig
 
 QUICK = {
     "transaction_time_out": 1,
@@ -70,19 +67,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Starter]:
     running: list[Rig] = []
 
     async def starter(**keys: Any) -> Rig:
-        broker = {
-            "broker_name": "b",
-            "broker_ip1": "127.0.0.1",
-            "bind_address": "127.0.0.1",
-            "listen_port": 0,
-        }
-        store = StoreConfig(
-            store_path_root_dir=str(tmp_path / "store"),
-            mapped_file_size_commit_log=16 << 20,
-            max_hash_slot_num=1000,
-            max_index_num=5000,
-        )
-        service = BrokerService(BrokerConfig(**{**broker, **keys}), store, HAConfig())
+        service = BrokerService(*configs(tmp_path / "store", **keys))
         await service.start()
         dispatcher = Dispatcher()
         client = RemotingClient(dispatcher=dispatcher)
@@ -96,21 +81,6 @@ async def start(tmp_path: Path) -> AsyncIterator[Starter]:
         await rig.client.close()
         if not rig.service.broker.role.stopping:
             await rig.service.stop()
-
-
-def plain(topic: str) -> SendMessageV2:
-    """A message without a transaction."""
-    return SendMessageV2(
-        producer_group="p",
-        topic=topic,
-        default_topic="TBW102",
-        default_topic_queue_nums=4,
-        queue_id=0,
-        sys_flag=0,
-        born_timestamp=0,
-        flag=0,
-        properties="",
-    )
 
 
 async def until(condition: Callable[[], object], timeout_s: float = 5) -> None:
