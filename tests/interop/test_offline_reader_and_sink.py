@@ -21,8 +21,10 @@ from batonmq.protocol.send.request import send_ext
 from batonmq.routing.session import Session
 from batonmq.spark.sink.options import parse_sink_options
 from batonmq.spark.sink.send import write_rows
+from batonmq.spark.store import queues
 from batonmq.spark.store.columns import STORE_COLUMNS, TABLE_COLUMNS
 from batonmq.spark.store.options import parse_store_options
+from batonmq.spark.store.queues import QUEUE_COLUMNS, units_of_piece
 from batonmq.spark.store.source import StoreReader, TableReader
 from tests.interop.conftest import Peer
 
@@ -40,6 +42,14 @@ def offline(root: Path, **options: str) -> list[dict[str, Any]]:
     return rows(StoreReader(parse_store_options({"path": str(root), **options}), tuple(STORE_COLUMNS)))
 
 
+def from_queues(root: Path, **options: str) -> list[dict[str, Any]]:
+    """Rows of the columns that consume queues have; each task must find them there."""
+    parsed = parse_store_options({"path": str(root), **options})
+    reader = StoreReader(parsed, tuple(QUEUE_COLUMNS))
+    assert all(units_of_piece(task.work) is not None for task in reader.partitions())
+    return rows(reader)
+
+
 async def online(namesrv: str, topic: str) -> list[MessageExt]:
     found: list[MessageExt] = []
     async with QueueReader(namesrv) as reader:
@@ -50,6 +60,10 @@ async def online(namesrv: str, topic: str) -> list[MessageExt]:
                 found += decode_records(pulled.records, check_crc=True)
                 at = pulled.next_offset
     return sorted(found, key=lambda m: m.physical_offset)
+
+
+def narrowed(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: row[name] for name in QUEUE_COLUMNS} for row in found]
 
 
 def same(got: list[dict[str, Any]], expected: list[MessageExt]) -> None:
@@ -104,7 +118,10 @@ async def half(namesrv: str, broker: str, body: bytes, *, commit: bool) -> None:
         await session.close()
 
 
-async def test_a_java_store_reads_as_java_s_broker_does_quick(peer: Peer, tmp_path: Path) -> None:
+async def test_a_java_store_reads_as_java_s_broker_does_quick(
+    peer: Peer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queues, "_PIECE_BYTES_A_QUEUE", 0)
     root = tmp_path / "store"
     namesrv = await peer.start("namesrv")
     broker = await peer.start(
@@ -166,6 +183,9 @@ async def test_a_java_store_reads_as_java_s_broker_does_quick(peer: Peer, tmp_pa
         parse_store_options({"path": str(root), "table": "index", "maxHashSlotNum": "20000"}),
         tuple(TABLE_COLUMNS["index"]),
     )
+    assert from_queues(root, subscribe=TOPIC) == narrowed(offline(root, subscribe=TOPIC))
+    everywhere = narrowed(offline(root, includeSystemTopics="true"))
+    assert from_queues(root, includeSystemTopics="true") == everywhere
     indexed = {r["physicalOffset"] for r in rows(index)}
     assert {m.physical_offset for m in expected if "KEYS" in m.properties} <= indexed
 

@@ -80,6 +80,19 @@ def test_filters_and_projection_give_what_spark_would(
     assert frame.where(F.col("topic") == "RMQ_SYS_TRACE_TOPIC").count() == 0
 
 
+def test_columns_that_consume_queues_have_are_those_of_the_log(
+    session: SparkSession, cluster: LocalCluster, topics: Topics
+) -> None:
+    topic = topics.make()
+    topics.fill(topic, {queue: [Message(topic, b"%d" % n * 300) for n in range(500)] for queue in (0, 1)})
+    schema = "queueId int, queueOffset bigint, physicalOffset bigint"
+    found = read(session, store_of(cluster), schema, subscribe=topic)
+    expected = read(session, store_of(cluster), f"{schema}, sysFlag int", subscribe=topic).drop("sysFlag")
+    assert rows(found) == rows(expected)
+    assert found.count() == 1000
+    assert found.where("queueId = 1 and queueOffset < 7").count() == 7
+
+
 def test_a_copy_is_read_with_its_tables(
     session: SparkSession, cluster: LocalCluster, topics: Topics, tmp_path: Path
 ) -> None:

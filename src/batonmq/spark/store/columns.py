@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -65,3 +66,17 @@ TABLE_COLUMNS: Final[dict[str, dict[str, tuple[str, pa.DataType]]]] = {
     },
 }
 """Table -> its columns: name -> (Spark type, Arrow type)."""
+
+
+def batch_of(
+    kinds: Mapping[str, tuple[str, pa.DataType]], columns: Sequence[str], rows: int, values: Mapping[str, Any]
+) -> pa.RecordBatch:
+    """A batch with these columns, whose types `kinds` has; a text stands for a column of it."""
+    arrays = []
+    for name in columns:
+        value = values[name]
+        if isinstance(value, str):
+            arrays.append(pa.repeat(pa.scalar(value, pa.string()), rows))
+        else:
+            arrays.append(value if isinstance(value, pa.Array) else pa.array(value, kinds[name][1]))
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([(name, kinds[name][1]) for name in columns]))

@@ -279,7 +279,7 @@ def _children(path: Path) -> list[Path]:
         return []
 
 
-class _Units:
+class Units:
     """The units of one file, read one by one: physical offsets ascend, and behind the last one are zeros."""
 
     def __init__(self, file: QueueFile) -> None:
@@ -315,7 +315,7 @@ def _last_pointed(root: Path) -> tuple[int, int]:
     best = (0, 0)
     for files in queue_files(root):
         for file in reversed(files):
-            units = _Units(file)
+            units = Units(file)
             try:
                 count = bisect_left(units, 1 << 63)
                 found = units.unit(count - 1) if count else (0, 0, 0)
@@ -334,7 +334,7 @@ def beginnings(root: Path, wanted: Sequence[int]) -> list[int]:
     nearest: dict[int, int] = {}
     for files in queues[:_QUEUES_FOR_CUTS]:
         for file in files:
-            units = _Units(file)
+            units = Units(file)
             try:
                 first = units[0] if len(units) else 1 << 63
                 for at in wanted:

@@ -6,7 +6,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
 
 from batonmq.protocol.names import is_system_topic
 from batonmq.spark.store.directory import LogFile, StoreLog
@@ -89,6 +91,16 @@ class Selection:
         if self.topics is not None:
             return topic in self.topics
         return self.pattern is not None or self.system_topics or not is_system_topic(topic)
+
+
+def within(values: Any, low: int | None, high: int | None) -> Any:
+    """Which of the values, an array, are in these bounds, inclusive; None is no bound."""
+    keep = np.ones(len(values), bool)
+    if low is not None:
+        keep &= values >= low
+    if high is not None:
+        keep &= values <= high
+    return keep
 
 
 def selection_of(options: StoreOptions) -> Selection:

@@ -14,7 +14,7 @@ from batonmq.protocol.message.errors import MessageFormatError
 from batonmq.protocol.message.layout import MIN_RECORD_SIZE, SIZE_MAGIC
 from batonmq.spark.decode import Decoder, Records, frame_starts, with_tags
 from batonmq.spark.store.directory import read_at
-from batonmq.spark.store.pieces import Piece, Selection
+from batonmq.spark.store.pieces import Piece, Selection, within
 from batonmq.store.errors import StoreError
 from batonmq.store.scan import NO_UNIT, SECTOR, Damage, blank_size, check_record
 
@@ -122,17 +122,9 @@ def _left_out(problem: str, position: int, piece: Piece, fail_on_data_loss: bool
 def select(records: Records, wanted: Selection) -> Records:
     """Those that are wanted. Cheap conditions come first."""
     heads = records.heads
-    bounds = (
-        ("store_timestamp", wanted.min_time_ms, wanted.max_time_ms),
-        ("physical_offset", wanted.min_physical, wanted.max_physical),
-        ("queue_offset", wanted.min_queue_offset, wanted.max_queue_offset),
-    )
-    keep = np.ones(len(records), bool)
-    for field, low, high in bounds:
-        if low is not None:
-            keep &= heads[field] >= low
-        if high is not None:
-            keep &= heads[field] <= high
+    keep = within(heads["store_timestamp"], wanted.min_time_ms, wanted.max_time_ms)
+    keep &= within(heads["physical_offset"], wanted.min_physical, wanted.max_physical)
+    keep &= within(heads["queue_offset"], wanted.min_queue_offset, wanted.max_queue_offset)
     if wanted.queue_ids is not None:
         keep &= np.isin(heads["queue_id"], np.array(sorted(wanted.queue_ids), np.int64))
     if not wanted.system_topics:

@@ -123,16 +123,20 @@ class StoreReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, Task):
-            from batonmq.spark.store.read import read_piece
-
             settle()
             with clear_errors(), _file_errors():
-                yield from read_piece(
-                    partition.work,
-                    self._selection,
-                    self._columns,
-                    fail_on_data_loss=self._options.fail_on_data_loss,
-                )
+                yield from self._rows(partition.work)
+
+    def _rows(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+        from batonmq.spark.store.queues import batches_of, queues_suffice, units_of_piece
+        from batonmq.spark.store.read import read_piece
+
+        wanted, columns = self._selection, self._columns
+        units = units_of_piece(piece) if queues_suffice(columns, wanted) else None
+        if units is not None:
+            yield from batches_of(piece, units, wanted, columns)
+        else:
+            yield from read_piece(piece, wanted, columns, fail_on_data_loss=self._options.fail_on_data_loss)
 
 
 class TableReader(DataSourceReader):

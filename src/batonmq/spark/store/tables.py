@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from batonmq.broker.timer import layout
 from batonmq.ha.autoswitch.epoch_file import EpochFile
-from batonmq.spark.store.columns import TABLE_COLUMNS
+from batonmq.spark.store.columns import TABLE_COLUMNS, batch_of
 from batonmq.spark.store.directory import EPOCH_FILE, QueueFile, StoreLog, broker_name, read_at
 from batonmq.spark.store.options import CONSUME_QUEUES, EPOCHS, FILES, INDEX, TIMERS
 from batonmq.store.config import UNIT_SIZE
@@ -45,8 +44,8 @@ def units_of(file: QueueFile, broker: str, root: str, columns: Sequence[str]) ->
         numbers = np.arange(count, dtype=np.int64)
         numbers = numbers[units["size"][:count] != FILLER_SIZE]
         found = units[numbers]
-        yield table_batch(
-            CONSUME_QUEUES,
+        yield batch_of(
+            TABLE_COLUMNS[CONSUME_QUEUES],
             columns,
             len(numbers),
             {
@@ -93,8 +92,8 @@ def entries_of(
             read_at(path, first + begin * _ENTRIES.itemsize, rows * _ENTRIES.itemsize), _ENTRIES
         )
         stored = int(head["begin_ms"]) + found["seconds"].astype(np.int64) * 1000
-        yield table_batch(
-            INDEX,
+        yield batch_of(
+            TABLE_COLUMNS[INDEX],
             columns,
             rows,
             {
@@ -145,8 +144,8 @@ def timers_of(
         due = written + found["delay"]
         kinds = np.where(found["magic"] & layout.MAGIC_DELETE, "recall", "deliver")
         kinds = np.where(found["magic"] & layout.MAGIC_ROLL, "roll", kinds)
-        yield table_batch(
-            TIMERS,
+        yield batch_of(
+            TABLE_COLUMNS[TIMERS],
             columns,
             count,
             {
@@ -171,8 +170,8 @@ def epochs_of(root: Path, broker: str | None, columns: Sequence[str]) -> pa.Reco
     """The epoch file; no rows without one. Raises `ConfigError` for a broken one."""
     entries = EpochFile.load(root / EPOCH_FILE).cache.entries
     starts = [entry.start_offset for entry in entries]
-    return table_batch(
-        EPOCHS,
+    return batch_of(
+        TABLE_COLUMNS[EPOCHS],
         columns,
         len(entries),
         {
@@ -194,8 +193,8 @@ def files_of(log: StoreLog, columns: Sequence[str]) -> pa.RecordBatch:
     count = len(log.files) + len(log.missing)
     gone = [None] * len(log.missing)
     ends = [max(f.base, min(f.end, log.end)) for f in log.files]
-    return table_batch(
-        FILES,
+    return batch_of(
+        TABLE_COLUMNS[FILES],
         columns,
         count,
         {
@@ -209,16 +208,3 @@ def files_of(log: StoreLog, columns: Sequence[str]) -> pa.RecordBatch:
             "store": log.root,
         },
     )
-
-
-def table_batch(table: str, columns: Sequence[str], rows: int, values: dict[str, Any]) -> pa.RecordBatch:
-    """A batch with these columns; a text stands for a column of it."""
-    kinds = TABLE_COLUMNS[table]
-    arrays = []
-    for name in columns:
-        value = values[name]
-        if isinstance(value, str):
-            arrays.append(pa.repeat(pa.scalar(value, pa.string()), rows))
-        else:
-            arrays.append(value if isinstance(value, pa.Array) else pa.array(value, kinds[name][1]))
-    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([(name, kinds[name][1]) for name in columns]))
