@@ -24,7 +24,8 @@ What differs:
 - Kafka's topic is filled in batches of 1,000 messages, as ours is. Its sink's batches have the default size.
 - Kafka's connector cannot leave out columns. To count, our source is asked for one, Kafka's for none. Into
   Parquet go all default columns: seven of Kafka's, eight of ours.
-- All reads come before all writes: our offline reader reads the commit log, and writes would make it longer.
+- To count, our offline reader reads consume queues; for bodies it reads the commit log.
+- All reads come before all writes, which would make the commit log longer.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ LABELS = {
     "kafka_count": "Kafka's connector: counted",
     "our_count": "our source: counted",
     "offline_count": "our offline reader: counted",
+    "our_bodies": "our source: bodies",
+    "offline_bodies": "our offline reader: bodies",
     "kafka_parquet": "Kafka's connector: to Parquet",
     "our_parquet": "our source: to Parquet",
     "kafka_sink": "Kafka's sink",
@@ -68,6 +71,8 @@ FIGURES = {
     "kafka_count": ("rows counted", "Kafka"),
     "our_count": ("rows counted", "BatonMQ"),
     "offline_count": ("rows counted", "BatonMQ, offline reader"),
+    "our_bodies": ("bodies read", "BatonMQ"),
+    "offline_bodies": ("bodies read", "BatonMQ, offline reader"),
     "kafka_parquet": ("rows read and written to Parquet", "Kafka"),
     "our_parquet": ("rows read and written to Parquet", "BatonMQ"),
     "kafka_sink": ("rows written to a topic", "Kafka"),
@@ -97,6 +102,7 @@ RATIOS = (
     Ratio("our_count", "kafka_count", 1.2),
     Ratio("our_parquet", "kafka_parquet", 1.2),
     Ratio("offline_count", "our_count", 3.0),
+    Ratio("offline_bodies", "our_bodies", 3.0),
     Ratio("our_sink", "kafka_sink", 1.0),
     Ratio("our_sink_once", "our_sink", 0.7),
 )
@@ -164,12 +170,12 @@ class Ours:
             reader = reader.schema(schema)
         return reader.options(namesrvAddr=self._cluster.namesrv_address, subscribe=topic).load()
 
-    def count(self, topic: str) -> int:
-        rows: int = self.read(topic, "queueOffset bigint").count()
+    def count(self, topic: str, schema: str = "queueOffset bigint") -> int:
+        rows: int = self.read(topic, schema).count()
         return rows
 
-    def count_offline(self, topic: str) -> int:
-        reader = self._session.read.format("rocketmq-store").schema("queueOffset bigint")
+    def count_offline(self, topic: str, schema: str = "queueOffset bigint") -> int:
+        reader = self._session.read.format("rocketmq-store").schema(schema)
         rows: int = reader.option("subscribe", topic).load(str(self._cluster.store_path(0))).count()
         return rows
 
@@ -218,6 +224,8 @@ def make_jobs(
         "kafka_count": Job(lambda _: int(kafka.read(TOPIC).count())),
         "our_count": Job(lambda _: ours.count(TOPIC)),
         "offline_count": Job(lambda _: ours.count_offline(TOPIC)),
+        "our_bodies": Job(lambda _: ours.count(TOPIC, "value binary")),
+        "offline_bodies": Job(lambda _: ours.count_offline(TOPIC, "value binary")),
         "kafka_parquet": parquet(kafka.read),
         "our_parquet": parquet(ours.read),
     }

@@ -13,11 +13,11 @@ import uvloop
 from batonmq.spark.jobs.bench import as_json
 from benchmarks.controller import load, page, scale
 from benchmarks.controller.figures import figures_of
-from benchmarks.controller.group import BARE, DLEDGER, JRAFT, OURS, running
+from benchmarks.controller.group import BARE, DLEDGER, JRAFT, OURS, OURS_LEASE, running
 from benchmarks.failover import percentile
 
 PARTS = ("load", "curve", "deaths", "kill", "hang", "restart")
-SYSTEMS = {"ours": OURS, "dledger": DLEDGER, "jraft": JRAFT, "bare": BARE}
+SYSTEMS = {"ours": OURS, "dledger": DLEDGER, "jraft": JRAFT, "leases": OURS_LEASE, "bare": BARE}
 
 
 def say(text: str) -> None:

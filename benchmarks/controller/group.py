@@ -22,7 +22,9 @@ from benchmarks.clusters import JAVA_START_TIMEOUT_S, PEER
 OURS, DLEDGER, JRAFT = "BatonMQ", "Java DLedger", "Java jRaft"
 BARE = "no controller"
 """One process that answers at once and does nothing (`bare.py`): what a load comes to at the most."""
-KINDS = (DLEDGER, JRAFT, OURS, BARE)
+OURS_LEASE = "BatonMQ, leases"
+"""Ours with `enableLeaseRead`: reads need no round of heartbeats while the leader's lease lasts."""
+KINDS = (DLEDGER, JRAFT, OURS, OURS_LEASE, BARE)
 LEADER_TIMEOUT_S = 60.0
 
 
@@ -55,6 +57,8 @@ class Group:
         for i in range(nodes):
             name = f"controller-{i}"
             keys: dict[str, object] = {"controllerStorePath": directory / name, **(settings or {})}
+            if kind == OURS_LEASE:
+                keys["enableLeaseRead"] = "true"
             if kind == JRAFT:
                 keys |= {
                     "controllerType": "jRaft",
@@ -72,7 +76,7 @@ class Group:
             program = Program(name, "controller", directory, keys, port=ports[i])
             if kind == BARE:
                 program.command = (sys.executable, "-m", "benchmarks.controller.bare", rpc[i])
-            elif kind != OURS:
+            elif kind not in (OURS, OURS_LEASE):
                 # Each gets its own home directory, for files that no key moves.
                 program.command = ("env", f"PEER_USER_HOME={directory / f'home-{i}'}", str(PEER))
                 program.start_timeout_s = JAVA_START_TIMEOUT_S

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from batonmq.common.plots import BLUE, GREY, RED, STYLE
 from benchmarks import report
-from benchmarks.controller.group import BARE, DLEDGER, JRAFT, KINDS, OURS
+from benchmarks.controller.group import BARE, DLEDGER, JRAFT, KINDS, OURS, OURS_LEASE
 from benchmarks.failover import percentile
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -77,7 +77,7 @@ def _load_table(load: Found) -> list[str]:
     return lines
 
 
-COLOURS = {OURS: BLUE, DLEDGER: GREY, JRAFT: "#cbd5e0", BARE: "white"}
+COLOURS = {OURS: BLUE, OURS_LEASE: "#90cdf4", DLEDGER: GREY, JRAFT: "#cbd5e0", BARE: "white"}
 
 
 def _draw_load(load: Found) -> Figure:

@@ -31,6 +31,9 @@ QUEUE_COLUMNS: Final = frozenset({"topic", "broker", "store", "queueId", "queueO
 _PIECE_BYTES_A_QUEUE: Final = 1 << 20
 """A piece with less log for each queue is read from the log: finding the piece's units in a queue takes as
 long as reading half a megabyte."""
+_MOST_UNITS: Final = 2_000_000
+"""A piece with more units is read from the log, in steps: at about 60 bytes each they would fill a worker's
+memory. With the default `maxPartitionBytes` a piece has at most 1.5 million."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,22 @@ class QueueUnits:
     """Array of `UNIT_ROW`."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Units of one file, by their numbers in it."""
+
+    file: QueueFile
+    begin: int
+    end: int
+
+    def read(self) -> QueueUnits:
+        count = self.end - self.begin
+        data = read_at(self.file.path, self.begin * UNIT_SIZE, count * UNIT_SIZE)
+        first = self.file.first + self.begin
+        units = np.frombuffer(data[: len(data) // UNIT_SIZE * UNIT_SIZE], UNIT_ROW)
+        return QueueUnits(self.file.topic, self.file.queue_id, first, units)
+
+
 def queues_suffice(columns: Collection[str], wanted: Selection) -> bool:
     """Whether consume queues have all that a query asks for."""
     needs_record = wanted.tags is not None or (wanted.min_time_ms, wanted.max_time_ms) != (None, None)
@@ -57,14 +76,17 @@ def units_of_piece(piece: Piece) -> list[QueueUnits] | None:
     if len(queues) * _PIECE_BYTES_A_QUEUE > piece.end - piece.begin:
         return None
     try:
-        found = [units for files in queues for units in _units_between(files, piece.begin, piece.end)]
+        spans = [span for files in queues for span in _spans(files, piece.begin, piece.end)]
+        if sum(span.end - span.begin for span in spans) > _MOST_UNITS:
+            return None
+        found = [span.read() for span in spans]
         return found if covers(piece, found) else None
     except FileNotFoundError:  # a broker that runs deletes old files
         return None
 
 
-def _units_between(files: list[QueueFile], begin: int, end: int) -> Iterator[QueueUnits]:
-    """The units of one consume queue that point to ``[begin, end)``, file by file."""
+def _spans(files: list[QueueFile], begin: int, end: int) -> Iterator[_Span]:
+    """Which units of one consume queue point to ``[begin, end)``, file by file."""
     firsts = [_first_physical(file) for file in files]
     for number, file in enumerate(files):
         follows = firsts[number + 1] if number + 1 < len(files) else end
@@ -78,8 +100,7 @@ def _units_between(files: list[QueueFile], begin: int, end: int) -> Iterator[Que
         finally:
             units.close()
         if low < high:
-            data = read_at(file.path, low * UNIT_SIZE, (high - low) * UNIT_SIZE)
-            yield QueueUnits(file.topic, file.queue_id, file.first + low, np.frombuffer(data, UNIT_ROW))
+            yield _Span(file, low, high)
 
 
 def _first_physical(file: QueueFile) -> int:

@@ -221,3 +221,17 @@ def test_many_queues_for_little_log_are_not_searched(
     assert units_of_piece(piece) is not None
     filled.put(b"x", queue_id=3)
     assert units_of_piece(piece) is None
+
+
+def test_more_units_than_memory_is_meant_for_are_read_from_the_log(
+    filled: SmallStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    piece = pieces_of(filled.root)[0]
+    found = units_of_piece(piece)
+    assert found is not None
+    count = sum(len(each.units) for each in found)
+    monkeypatch.setattr(queues, "_MOST_UNITS", count)
+    assert units_of_piece(piece) is not None
+    monkeypatch.setattr(queues, "_MOST_UNITS", count - 1)
+    assert units_of_piece(piece) is None
+    assert read(filled.root) == rows(filled.root, COLUMNS)
