@@ -12,17 +12,15 @@ from batonmq.spark.access import Access
 from batonmq.spark.cluster_options import cluster_options
 from batonmq.spark.command import (
     check_topic,
-    ended,
     iso_date,
     one_line,
     session_for,
     spark_options,
-    stop_requests,
-    stops_in_order,
     topic_option,
 )
 from batonmq.spark.jobs.protobuf_values import ProtobufSchema
 from batonmq.spark.jobs.values import FORMATS, BodySchema, ValueSchema
+from batonmq.spark.signals import ended, stop_requests, stops_in_order
 
 if TYPE_CHECKING:
     from batonmq.spark.jobs.compact import Day

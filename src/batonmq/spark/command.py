@@ -7,27 +7,21 @@ import math
 import os
 import re
 import shutil
-import signal
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from batonmq.spark.access import Access
+from batonmq.spark.signals import start_jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
 F = TypeVar("F", bound=Callable[..., Any])
-LOOK_S: Final = 1
-"""How often a job that runs until it is stopped looks whether it should."""
-_WATCH_S: Final = 0.2
-"""How often it is looked at whether a job of Spark is to be cancelled."""
 _SOURCE_OPTION = re.compile(r"(?:;|, or) set failOnDataLoss=false to read what is there")
 DIRECTORY = click.Path(file_okay=False, path_type=Path)
 
@@ -59,7 +53,7 @@ def session_for(job: str, master: str | None, conf: tuple[str, ...]) -> SparkSes
         if not equals:
             raise click.UsageError(f"--conf {item!r}: expected KEY=VALUE")
         settings[key] = value
-    return spark_session(f"batonmq {job}", master=master, settings=settings)
+    return spark_session(f"batonmq {job}", master=master, settings=settings, start_jvm=start_jvm)
 
 
 def check_topic(namesrv: str, topic: str, access: Access) -> None:
@@ -150,79 +144,6 @@ def iso_date(_: click.Context, parameter: click.Parameter, text: str | None) -> 
 def show_progress(done: int, total: int) -> None:
     share = f" ({100 * done // total} %)" if total else ""
     click.echo(f"{done:,} of {total:,} messages{share}", err=True)
-
-
-@contextmanager
-def stop_requests() -> Iterator[Callable[[], bool]]:
-    """Within it SIGINT and SIGTERM only ask the job to stop; gives a function that says whether one came. The
-    second one has its usual effect.
-
-    An exception in a call of Spark's JVM, which is where they find the job, would leave tracebacks and no
-    connection to stop the query with.
-    """
-    came = threading.Event()
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def usual() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    def ask(number: int, frame: object) -> None:
-        came.set()
-        usual()
-
-    for number in before:
-        signal.signal(number, ask)
-    try:
-        yield came.is_set
-    finally:
-        usual()
-
-
-@contextmanager
-def stops_in_order(session: SparkSession) -> Iterator[None]:
-    """Within it SIGINT and SIGTERM cancel what Spark does for a job that can be continued. Raises
-    `ClickException` then."""
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-    from pyspark.errors import PySparkException
-
-    over = threading.Event()
-
-    def watch(asked: Callable[[], bool]) -> None:
-        while not over.wait(_WATCH_S):
-            if asked():
-                with suppress(Py4JError, OSError):  # the same signal may have ended the JVM
-                    session.sparkContext.cancelAllJobs()
-
-    with stop_requests() as asked:
-        watcher = threading.Thread(target=watch, args=(asked,), daemon=True)
-        watcher.start()
-        try:
-            yield
-        except (Py4JError, PySparkException, OSError):
-            if not asked():
-                raise
-            raise click.ClickException("stopped; the same command goes on") from None
-        finally:
-            over.set()
-            watcher.join()
-
-
-def ended(query: StreamingQuery, asked: Callable[[], bool]) -> bool:
-    """Wait `LOOK_S` for the end of a query, which comes if `asked` says that the job should stop. Raises the
-    error that ended the query."""
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
-    try:
-        if query.awaitTermination(LOOK_S):
-            return True
-        if asked():
-            query.stop()
-    except (Py4JError, PySparkException):
-        if not asked():  # otherwise the same signal has ended the JVM
-            raise
-    return asked()
 
 
 def for_job(job: str | None, text: str) -> str:

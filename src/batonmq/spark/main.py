@@ -20,6 +20,7 @@ from batonmq.spark.command import check_topic, for_job, one_line, session_for, s
 from batonmq.spark.failover_command import failover_report
 from batonmq.spark.lag_command import lag
 from batonmq.spark.report import moment
+from batonmq.spark.signals import ended_by_signals
 from batonmq.spark.skew_command import skew
 from batonmq.spark.topic_commands import COMMANDS
 
@@ -58,7 +59,8 @@ class Jobs(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with ended_by_signals():
+                return super().invoke(ctx)
         except Exception as error:
             if not type(error).__module__.startswith(("pyspark.errors", "py4j.protocol")):
                 raise

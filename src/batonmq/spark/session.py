@@ -6,6 +6,7 @@ import os
 import sys
 import tempfile
 import zipfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,9 +27,16 @@ def package_zip(directory: Path) -> Path:
 
 
 def spark_session(
-    app_name: str, *, master: str | None = None, settings: dict[str, str] | None = None
+    app_name: str,
+    *,
+    master: str | None = None,
+    settings: dict[str, str] | None = None,
+    start_jvm: Callable[[Mapping[str, str]], None] = lambda settings: None,
 ) -> SparkSession:
-    """A session named `app_name` on `master` (None: the master of spark-submit, or else ``local[*]``)."""
+    """A session named `app_name` on `master` (None: the master of spark-submit, or else ``local[*]``).
+
+    `start_jvm` may start Spark's JVM with these settings; otherwise Spark does.
+    """
     from pyspark.sql import SparkSession
 
     from batonmq.spark.source import RocketMQSource
@@ -36,11 +44,9 @@ def spark_session(
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName(app_name)
     chosen = master or ("" if "SPARK_ENV_LOADED" in os.environ else "local[*]")
-    if chosen:
-        builder = builder.master(chosen)
     defaults = {
+        "spark.app.name": app_name,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
@@ -51,7 +57,12 @@ def spark_session(
     if chosen.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         defaults |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    for key, value in (defaults | (settings or {})).items():
+    if chosen:
+        defaults["spark.master"] = chosen
+    wanted = defaults | (settings or {})
+    start_jvm(wanted)
+    builder = SparkSession.builder
+    for key, value in wanted.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     if chosen and not chosen.startswith("local"):

@@ -20,21 +20,19 @@ from batonmq.spark.command import (
     DIRECTORY,
     check_times,
     check_topic,
-    ended,
     is_one_cluster,
     iso_date,
     one_line,
     session_for,
     show_progress,
     spark_options,
-    stop_requests,
-    stops_in_order,
     time_ms,
     topic_exists,
     topic_option,
 )
 from batonmq.spark.jobs.state import MIRROR, held
 from batonmq.spark.report import moment
+from batonmq.spark.signals import ended, stop_requests, stops_in_order
 
 if TYPE_CHECKING:
     from batonmq.protocol.bodies.common import MessageQueue

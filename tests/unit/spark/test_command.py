@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JNetworkError
 
-from batonmq.spark.command import ended, for_job, stop_requests
+from batonmq.spark.command import for_job
+from batonmq.spark.signals import ended, stop_requests
 
 
 class Query:
@@ -36,6 +37,10 @@ def lost() -> bool:
     raise Py4JNetworkError("the JVM is gone")
 
 
+def refused() -> bool:
+    raise ConnectionRefusedError("nobody listens there any more")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_the_query_and_the_second_one_is_as_usual(number: signal.Signals) -> None:
     before = signal.getsignal(number)
@@ -53,12 +58,15 @@ def test_a_query_that_ends_by_itself_is_not_stopped() -> None:
         assert ended(query, asked) and not query.stopped and not asked()
 
 
-def test_a_jvm_that_the_same_signal_has_ended_is_no_error() -> None:
-    query: Any = Query(lambda: signalled(signal.SIGTERM) or lost())
+@pytest.mark.parametrize(("says", "error"), [(lost, Py4JNetworkError), (refused, ConnectionRefusedError)])
+def test_a_jvm_that_the_same_signal_has_ended_is_no_error(
+    says: Callable[[], bool], error: type[Exception]
+) -> None:
+    query: Any = Query(lambda: signalled(signal.SIGTERM) or says())
     with stop_requests() as asked:
         assert ended(query, asked)
-    with stop_requests() as asked, pytest.raises(Py4JNetworkError):
-        ended(Query(lost), asked)  # type: ignore[arg-type]
+    with stop_requests() as asked, pytest.raises(error):
+        ended(Query(says), asked)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

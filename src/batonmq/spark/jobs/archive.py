@@ -137,7 +137,7 @@ def finish(
     counted, over, seen = -1, False, query.recentProgress
     while not over:
         over = ended(query)
-        with suppress(Py4JError):  # the JVM may have ended too
+        with suppress(Py4JError, OSError):  # the JVM may have ended too
             seen = query.recentProgress
         for progress in seen:
             if progress["numInputRows"] and progress["batchId"] > counted:
