@@ -14,7 +14,7 @@ from batonmq.common.config import ConfigError, parse_properties
 from batonmq.net.client import RemotingClient
 from batonmq.net.connection import SUCCESS_ONLY, Response
 from batonmq.net.dispatch import Body
-from batonmq.net.errors import ConnectionLost, NetError
+from batonmq.net.errors import ConnectFailed, ConnectionLost, NetError
 from batonmq.protocol.bodies.routes import BrokerData, ClusterInfo, TopicRouteData
 from batonmq.protocol.codes import MASTER_ID, ResponseCode
 from batonmq.protocol.errors import MQError
@@ -39,6 +39,10 @@ _WANTS_CERTIFICATE = (
 
 class AdminError(Exception):
     """The request cannot be carried out; the message says why in one line."""
+
+
+class NobodyListens(AdminError):
+    """Every address refuses connections, and none has answered before: probably they are wrong."""
 
 
 def one_key(key: str, value: str) -> bytes:
@@ -80,6 +84,16 @@ def _kind_of_request(header: Header) -> _Kind | None:
     """Which kind of program serves this request; None for one that clients serve."""
     module = type(header).__module__
     return next((kind for home, kind in _KINDS.items() if f"{module}.".startswith(f"{home}.")), None)
+
+
+def _is_refusal(error: NetError) -> bool:
+    """Whether the host or the network says at once that nobody can be reached there."""
+    cause = error.__cause__
+    return (
+        isinstance(error, ConnectFailed)
+        and isinstance(cause, OSError)
+        and not isinstance(cause, TimeoutError)
+    )
 
 
 @contextmanager
@@ -278,14 +292,18 @@ class Admin:
     # -- controllers
 
     async def ask_controller(self, addresses: str, header: Header) -> Response:
-        """Ask the first controller of ``host:port;host:port`` that can be reached."""
-        problems: list[str] = []
+        """Ask the first controller of ``host:port;host:port`` that can be reached. Raises `NobodyListens` or
+        another `AdminError`."""
+        problems: list[NetError] = []
         for address in split_addresses(addresses):
             try:
                 return await self.ask(address, header)
             except NetError as error:
-                problems.append(str(error))
-        raise AdminError("; ".join(problems) or "-a names no controller")
+                problems.append(error)
+        if not problems:
+            raise AdminError("-a names no controller")
+        listens = any(error.address in self._answered or not _is_refusal(error) for error in problems)
+        raise (AdminError if listens else NobodyListens)("; ".join(map(str, problems)))
 
     async def leading_controller(self, addresses: str) -> str:
         """The leader among `host:port;host:port`. Raises `AdminError` when nobody knows one."""

@@ -223,6 +223,26 @@ async def test_the_removal_of_a_controller_that_is_no_member_fails(operator: Ope
     assert await operator.voters() == {"n0", "n1", "n2"}
 
 
+@pytest.mark.parametrize("name", ["removeController", "transferControllerLeader"])
+async def test_a_wrong_address_is_no_reason_to_wait_for_a_minute(name: str) -> None:
+    addresses = ";".join(f"127.0.0.1:{port}" for port in free_ports(2))
+    result = await asyncio.wait_for(run(name, "-a", addresses, "-i", "n7"), 20)
+    assert result.exit_code == 1
+    refused = "; ".join(f"{address}: Connection refused" for address in addresses.split(";"))
+    assert result.output == f"Error: {refused}\n"
+
+
+async def test_controllers_that_have_answered_may_be_away_for_longer(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them restart: the member that answered last goes away too, for as long as somebody waits."""
+    await operator.members()
+    await operator.group.stop_all()
+    monkeypatch.setattr(controllers, "_RESTART_S", 0)
+    with pytest.raises(AdminError, match="whether n1 is removed is not known"):
+        await controllers.remove(operator.admin, operator.addresses, "n1", 1)
+
+
 @calm
 async def test_the_members_are_shown_with_their_versions(operator: Operator) -> None:
     leader = await operator.leader()

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from batonmq.admin.session import Admin, AdminError, one_key
+from batonmq.admin.session import Admin, AdminError, NobodyListens, one_key
 from batonmq.common.addresses import split_addresses
 from batonmq.common.config import parse_properties
 from batonmq.net.connection import Response
@@ -22,6 +22,8 @@ from batonmq.protocol.headers import controller as wire
 from batonmq.protocol.registry import Header
 
 PAUSE_S: Final = 0.3
+_RESTART_S: Final = 3
+"""How long addresses may refuse connections before they are taken for wrong."""
 _PASSING: Final = frozenset(
     {
         ResponseCode.CONTROLLER_NOT_LEADER,
@@ -211,9 +213,10 @@ async def _check_newcomer(admin: Admin, controllers: str, node_id: str, raft: st
 
 
 async def _until(step: Callable[[], Awaitable[T | None]], wait_s: float, otherwise: str) -> T:
-    """Repeat `step` until it does not return None. Raises `AdminError` when the time is up."""
+    """Repeat `step` until it does not return None. Raises `AdminError` when the time is up, and sooner if
+    nobody listens."""
     loop = asyncio.get_running_loop()
-    deadline, last = loop.time() + wait_s, ""
+    began, last = loop.time(), ""
     while True:
         try:
             done = await step()
@@ -224,8 +227,11 @@ async def _until(step: Callable[[], Awaitable[T | None]], wait_s: float, otherwi
             if error.code not in _PASSING:
                 raise
             last = str(error)
+        except NobodyListens:
+            if loop.time() > began + _RESTART_S:
+                raise
         except (NetError, AdminError) as error:  # during an election nobody knows a leader
             last = str(error)
-        if loop.time() > deadline:
+        if loop.time() > began + wait_s:
             raise AdminError(otherwise + (f" ({last})" if last else ""))
         await asyncio.sleep(PAUSE_S)
