@@ -168,6 +168,26 @@ def test_what_spark_refuses_is_one_line(session, topics, tmp_path):
     assert "text" in one_error(in_this_process(*audit))
 
 
+def test_a_condition_that_cannot_be_computed_is_one_line(session, topics, tmp_path):
+    topic, target = topics.make(queues=1), topics.make(queues=1)
+    topics.fill(topic, {0: bodies("a", 3)})
+    replay = ("replay", "-n", topics.namesrv, "-t", topic, "--to", target, "--state")
+    condition = "1 / (queueOffset - 1) > 0"
+    ran = batonmq_spark(*replay, tmp_path / "0", "--where", condition)
+    assert ran.returncode == 1 and not ran.stdout
+    lines = ran.stderr.splitlines()
+    assert lines[-1].startswith(f"Error: --where {condition!r}: [DIVIDE_BY_ZERO] Division by zero.")
+    assert len(lines) < 10, ran.stderr  # Spark says a little when it starts
+    for wrong, says in (
+        ("tagz = 'x'", "tagz"),
+        ("raise_error('no such luck') is null", "no such luck"),
+        ("regexp_like(keys, '[')", "Unclosed character class"),
+        ("from_json(keys, 'a int', map('mode', 'FAILFAST')).a = 1", "Malformed records"),
+    ):
+        said = one_error(in_this_process(*replay, tmp_path / says, "--where", wrong))
+        assert said.startswith(f"Error: --where {wrong!r}: ") and says in said
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import os
 import re
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -26,7 +27,21 @@ _SOURCE_OPTION = re.compile(r"(?:;|, or) set failOnDataLoss=false to read what i
 DIRECTORY = click.Path(file_okay=False, path_type=Path)
 
 
+WHERE: Final = "batonmq.spark.where"
+"""Key of a job's condition in `click.Context.meta`."""
+
+
+def _remember(context: click.Context, _: click.Parameter, condition: str | None) -> str | None:
+    context.meta[WHERE] = condition
+    return condition
+
+
 topic_option = click.option("-t", "--topic", required=True, help="Topic to read.")
+where_option = click.option(
+    "--where",
+    callback=_remember,
+    help="Only messages for which this is true: Spark SQL over the source's columns, e.g. \"tags = 'paid'\".",
+)
 
 
 def spark_options(command: F) -> F:
@@ -39,6 +54,8 @@ def spark_options(command: F) -> F:
 
 
 def session_for(job: str, master: str | None, conf: tuple[str, ...]) -> SparkSession:
+    """Start Spark. A job with a condition reports itself what Spark cannot compute; Spark would log it with
+    traces before, for each task."""
     try:
         from batonmq.spark.session import spark_session
     except ModuleNotFoundError as error:
@@ -48,6 +65,9 @@ def session_for(job: str, master: str | None, conf: tuple[str, ...]) -> SparkSes
             "Spark needs a Java runtime, version 17 or newer: there is no java on PATH"
         )
     settings = {}
+    if click.get_current_context().meta.get(WHERE):
+        settings["spark.log.level"] = "OFF"
+        logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     for item in conf:
         key, equals, value = item.partition("=")
         if not equals:

@@ -16,7 +16,15 @@ from batonmq.spark.archive_commands import archive, compact
 from batonmq.spark.bench_command import bench_report
 from batonmq.spark.chaos_command import chaos_report
 from batonmq.spark.cluster_options import cluster_options
-from batonmq.spark.command import check_topic, for_job, one_line, session_for, spark_options, topic_option
+from batonmq.spark.command import (
+    WHERE,
+    check_topic,
+    for_job,
+    one_line,
+    session_for,
+    spark_options,
+    topic_option,
+)
 from batonmq.spark.failover_command import failover_report
 from batonmq.spark.lag_command import lag
 from batonmq.spark.report import moment
@@ -40,10 +48,13 @@ _OF_A_FILE = re.compile(
 Python has no class for it."""
 
 _OF_DATA = re.compile(
-    r"\[[A-Z][\w.]*\] .+?(?=\.? +SQLSTATE: 22)|\[FAILED_READ_FILE[\w.]*\] .+?(?=\.?(?: +SQLSTATE|$))",
+    r"\[[A-Z][\w.]*\] .+?(?:\n.+?)?(?=\.? +SQLSTATE: (?:22|P0001))"
+    r"|\[FAILED_READ_FILE[\w.]*\] .+?(?=\.?(?: +SQLSTATE|$))"
+    r"|(?<=java\.util\.regex\.PatternSyntaxException: ).+",
     re.MULTILINE,
 )
-"""Spark's words for a value that does not fit (class 22) or a file that cannot be read, within a text."""
+"""Spark's words for a value that does not fit (class 22), an error that an expression raises (P0001), a file
+that cannot be read or no regular expression, within a text."""
 
 _OF_ANOTHER_RUN = re.compile(
     r"\[CONCURRENT_STREAM_LOG_UPDATE\]|Race while writing batch \d+ .*another writer already committed"
@@ -67,7 +78,16 @@ class Jobs(click.Group):
             found = _OURS.findall(str(error)) or _OF_A_FILE.findall(str(error)) or _of_the_input(error)
             if not found:
                 raise
-            raise click.ClickException(for_job(ctx.invoked_subcommand, found[-1])) from None
+            text = for_job(ctx.invoked_subcommand, " ".join(found[-1].split()))
+            raise click.ClickException(_where_of(ctx, error) + text) from None
+
+
+def _where_of(ctx: click.Context, error: Exception) -> str:
+    """``--where 'condition': `` if Spark refuses or cannot compute the one of this job."""
+    from pyspark.errors import AnalysisException
+
+    of_it = isinstance(error, AnalysisException) or _OF_DATA.search(str(error))
+    return f"--where {ctx.meta[WHERE]!r}: " if of_it and ctx.meta.get(WHERE) else ""
 
 
 def _of_the_input(error: Exception) -> list[str]:

@@ -29,6 +29,7 @@ from batonmq.spark.command import (
     time_ms,
     topic_exists,
     topic_option,
+    where_option,
 )
 from batonmq.spark.jobs.state import MIRROR, held
 from batonmq.spark.report import moment
@@ -51,7 +52,7 @@ _ITSELF = "--to-namesrv is the source itself: its messages would be there twice"
 @target_options(required=False)
 @click.option("--from", "from_ms", callback=time_ms, help="Store time of the first message.")
 @click.option("--until", "until_ms", callback=time_ms, help="Store time that ends the window; default: now.")
-@click.option("--where", help="Only messages for which this is true: Spark SQL over the source's columns.")
+@where_option
 @click.option("--rate", type=click.IntRange(1), help="Messages read a second; default: without limit.")
 @click.option("--keep-queues", is_flag=True, help="Each message goes to the queue with its old number.")
 @spark_options
@@ -183,7 +184,7 @@ def restore(
 @click.option("-g", "--group", required=True, help="Consumer group whose messages died.")
 @click.option("--from", "from_ms", callback=time_ms, help="Only those that died then or later.")
 @click.option("--until", "until_ms", callback=time_ms, help="Only those that died before.")
-@click.option("--where", help="Only messages for which this is true: Spark SQL over the source's columns.")
+@where_option
 @click.option("--redrive", is_flag=True, help="Send them to their topics again.")
 @click.option("--state", type=DIRECTORY, help="Directory that remembers what was sent; for --redrive.")
 @click.option("--rate", type=click.IntRange(1), help="Messages read a second; for --redrive.")
