@@ -287,5 +287,8 @@ def test_protobuf_bodies_are_decoded(session, topics, tmp_path):
 def test_avro_names_the_package_that_it_needs(session):
     from pyspark.sql import functions as F
 
-    with pytest.raises(SchemaError, match=r"spark\.jars\.packages=org\.apache\.spark:spark-avro_2\.13:"):
+    with pytest.raises(SchemaError) as raised:
         ValueSchema("avro", "{}").column(session, F.col("value"))
+    said, version = str(raised.value), session.version
+    assert f"--conf spark.jars.packages=org.apache.spark:spark-avro_2.13:{version}," in said
+    assert f"copy spark-avro_2.13-{version}.jar to this machine and give --conf spark.jars=PATH" in said

@@ -75,8 +75,10 @@ class ValueSchema:
 
         if not _has_class(session, AVRO_CLASS):
             raise SchemaError(
-                f"Spark reads Avro with its package {AVRO_PACKAGE}: add "
-                f"--conf spark.jars.packages={AVRO_PACKAGE}:{session.version}"
+                "Spark's package for Avro is missing. Repeat the command with --conf spark.jars.packages="
+                f"{AVRO_PACKAGE}:{session.version}, which Spark fetches from Maven Central. Without access "
+                f"to that, copy spark-avro_2.13-{session.version}.jar to this machine and give --conf "
+                "spark.jars=PATH"
             )
         try:
             record = json.loads(self.text)
