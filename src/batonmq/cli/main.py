@@ -16,7 +16,10 @@ COMMANDS = {
     "broker": ("batonmq.cli.programs:broker", "Run a broker."),
     "container": ("batonmq.cli.programs:container", "Run several brokers in one process, or in a few."),
     "admin": ("batonmq.admin.main:admin", "Look at and change a cluster, with mqadmin's commands."),
-    "spark": ("batonmq.spark.main:spark", "Run a Spark job over topics: archive, audit, rollup."),
+    "spark": (
+        "batonmq.spark.main:spark",
+        "Run a job over topics: archive, replay, mirror, lag, and more.",
+    ),
     "demo": ("batonmq.demo.main:demo", "A cluster, 336,776 flights, a kill -9 and a pipeline over it."),
 }
 

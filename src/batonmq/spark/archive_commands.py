@@ -33,21 +33,27 @@ SCHEMA_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @topic_option
 @click.option("--to", "target", required=True, help="Directory for the Parquet files.")
 @click.option("--checkpoint", help="Directory of the stream's checkpoint; default: below --to.")
-@click.option("--max-offsets", type=click.IntRange(1), help="Most messages in a micro-batch.")
+@click.option(
+    "--max-offsets", type=click.IntRange(1), help="Most messages in a micro-batch; default: all there are."
+)
 @click.option(
     "--values",
     "values_format",
     type=click.Choice(FORMATS),
     help="Also decode the bodies, into the column 'decoded'; needs --schema.",
 )
-@click.option("--schema", "schema_file", type=SCHEMA_FILE, help="What the bodies are; see below.")
+@click.option(
+    "--schema", "schema_file", type=SCHEMA_FILE, help="File with the schema of the bodies; see above."
+)
 @click.option("--message", help="With --values protobuf: the message, e.g. shop.Order.")
 @click.option(
     "--skip-lost",
     is_flag=True,
     help="Go on where messages are gone: expired, or of a topic that was created again; else an error.",
 )
-@click.option("--every", help="Run for ever, one micro-batch per interval, e.g. '10 seconds'.")
+@click.option(
+    "--every", help="Run until it is stopped, with a micro-batch at this interval, e.g. '10 seconds'."
+)
 @spark_options
 def archive(
     namesrv: str,
@@ -66,11 +72,18 @@ def archive(
 ) -> None:
     """Write a topic to Parquet, exactly once.
 
-    The files are partitioned by topic and date. A second run with the same --to continues where the first
-    one stopped, for whatever reason.
+    \b
+      batonmq spark archive -n 10.0.0.1:9876 -t orders --to /data/orders
+      batonmq spark archive -n 10.0.0.1:9876 -t orders --to /data/orders --every '10 seconds'
+      batonmq spark archive -n 10.0.0.1:9876 -t orders --to /data/orders \\
+        --values json --schema orders.ddl
+
+    Without --every it writes what is there now, and ends. The files are partitioned by topic and date. A
+    second run with the same --to continues where the first one stopped, for whatever reason.
 
     With --values json the file of --schema has columns as in SQL (id BIGINT, name STRING) or the JSON of a
-    Spark schema; with --values avro the schema of a record, and Spark needs its package for Avro; with
+    Spark schema; with --values avro the schema of a record (.avsc), and Spark needs
+    --conf spark.jars.packages=org.apache.spark:spark-avro_2.13:VERSION, with the version of Spark; with
     --values protobuf a set of descriptors, and tasks need Python's protobuf:
 
     \b
@@ -114,9 +127,18 @@ def archive(
 @click.option("--archive", "archived", required=True, help="Directory that 'archive' writes.")
 @click.option("--to", "table", required=True, help="Directory of the table; another one than --archive.")
 @click.option("-t", "--topic", help="Only this topic; default: all of the archive.")
-@click.option("--until", callback=iso_date, help="Last date; default: yesterday, UTC. Later days still grow.")
 @click.option(
-    "--file-mib", type=click.IntRange(1), default=128, show_default=True, help="About the size of a file."
+    "--until",
+    metavar="YYYY-MM-DD",
+    callback=iso_date,
+    help="Last date; default: yesterday, UTC. Later days still grow.",
+)
+@click.option(
+    "--file-mib",
+    type=click.IntRange(1),
+    default=128,
+    show_default=True,
+    help="About the size of a file, in MiB.",
 )
 @spark_options
 def compact(

@@ -138,6 +138,12 @@ def time_ms(_: click.Context, parameter: click.Parameter, text: str | None) -> i
         ) from None
 
 
+def time_option(name: str, parameter: str, text: str) -> Callable[[F], F]:
+    """An option for a point in time."""
+    form = "TIME: 2026-11-24T08:00 (local), 2026-11-24T08:00+01:00, or ms since 1970."
+    return click.option(name, parameter, metavar="TIME", callback=time_ms, help=f"{text} {form}")
+
+
 def check_times(from_ms: int | None, until_ms: int | None) -> None:
     """Refuse a window in which no message can be."""
     if from_ms is not None and until_ms is not None and from_ms >= until_ms:

@@ -86,7 +86,7 @@ class Findings:
     show_default=True,
     help="Seconds after an election in which a gap counts as its consequence.",
 )
-@click.option("--max-gap", type=Number(0), help="Exit code 1 if producers waited longer: seconds.")
+@click.option("--max-gap", type=Number(0), help="Exit code 1 if producers waited longer, in seconds.")
 @click.option(
     "--log-zone", help="Time zone of the brokers' logs, e.g. Europe/Berlin; default: this machine's."
 )

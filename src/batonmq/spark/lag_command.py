@@ -59,7 +59,13 @@ class Limits:
 @click.command()
 @cluster_options()
 @click.option("-g", "--group", "groups", multiple=True, help="Consumer group; may be repeated.")
-@click.option("-t", "--topic", "topics", multiple=True, help="Topic; without --group: all its groups.")
+@click.option(
+    "-t",
+    "--topic",
+    "topics",
+    multiple=True,
+    help="Topic; without --group: all groups that consume it. May be repeated.",
+)
 @click.option(
     "--checkpoint",
     "checkpoints",
@@ -67,15 +73,19 @@ class Limits:
     type=DIRECTORY,
     help="Checkpoint of a stream; may be repeated.",
 )
-@click.option("--samples", type=click.IntRange(1), default=1, show_default=True, help="How often to look.")
+@click.option(
+    "--samples", type=click.IntRange(1), default=1, show_default=True, help="How many times to look."
+)
 @click.option(
     "--every", type=Number(0.1), default=5.0, show_default=True, help="Seconds between two samples."
 )
-@click.option("--contents", is_flag=True, help="Read what is not consumed with Spark, and count it by tag.")
+@click.option("--contents", is_flag=True, help="Also count what is not consumed by tag: Spark reads it.")
+@click.option("--max-behind", type=click.IntRange(0), help="Exit code 1 if a reader is more messages behind.")
 @click.option(
-    "--max-behind", type=click.IntRange(0), help="Exit code 1 if a reader is further behind: messages."
+    "--max-age",
+    type=Number(0),
+    help="Exit code 1 if the oldest message that a reader has not consumed is older, in seconds.",
 )
-@click.option("--max-age", type=Number(0), help="Exit code 1 if its oldest message is older: seconds.")
 @click.option("--out", type=DIRECTORY, help="Directory for a page with plots, report.html.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @spark_options

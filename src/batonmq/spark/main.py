@@ -112,6 +112,8 @@ def spark() -> None:
 
     \b
       batonmq spark archive -n 127.0.0.1:9876 -t orders --to /data/orders
+      batonmq spark lag -n 127.0.0.1:9876 -t orders
+      batonmq spark JOB --help                examples and options of a job
 
     All run on this machine (local[*]) unless --master names a Spark cluster, such as spark://host:7077. They
     need PySpark (pip install '.[spark]') and a Java runtime, version 17 or newer. For your own queries use
@@ -171,6 +173,11 @@ def audit(
 ) -> None:
     """Look for messages that were lost or duplicated.
 
+    \b
+      batonmq spark audit -n 10.0.0.1:9876 -t orders --history history.parquet
+      batonmq spark audit -t orders --history history.parquet --archive /data/orders \\
+        --store /data/broker-0/store --store /data/broker-1/store
+
     Compares a client's history of sends (--history) with the topic or its archive; with --store also the
     replicas' logs. The exit code is 1 if anything acknowledged is lost, moved or out of order, or if
     replicas differ.
@@ -222,7 +229,11 @@ def rollup(
 ) -> None:
     """Show gaps in service and the flights' delays.
 
-    For the demo's topic of flights: the longest times without a message, and the delays by carrier.
+    \b
+      batonmq spark rollup -n 10.0.0.1:9876 -t flights
+
+    The longest times without a message in any topic, and, for the topic of flights that 'batonmq demo'
+    writes, the delays by carrier.
     """
     from batonmq.spark.jobs import rollup as job
 

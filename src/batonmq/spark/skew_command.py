@@ -25,7 +25,7 @@ from batonmq.spark.command import (
     one_line,
     session_for,
     spark_options,
-    time_ms,
+    time_option,
     topic_option,
 )
 from batonmq.spark.jobs.skew import BY
@@ -45,8 +45,8 @@ NAME_LENGTH = 60
 @topic_option
 @click.option("--archive", "archived", help="Read this archive (batonmq spark archive) instead.")
 @click.option("--store", "stores", multiple=True, help="Read this store directory instead; may be repeated.")
-@click.option("--from", "from_ms", callback=time_ms, help="Store time of the first message.")
-@click.option("--until", "until_ms", callback=time_ms, help="Store time that ends the window.")
+@time_option("--from", "from_ms", "Only messages stored then or later; default: the oldest too.")
+@time_option("--until", "until_ms", "Only messages stored before; default: now.")
 @click.option(
     "--by",
     type=click.Choice(BY),
@@ -55,11 +55,15 @@ NAME_LENGTH = 60
     help="What messages are counted by.",
 )
 @click.option("--top", type=click.IntRange(1, 1_000), default=20, show_default=True, help="Keys to show.")
-@click.option("--max-share", type=Number(0, 1), help="Exit code 1 if a key has a larger share.")
+@click.option(
+    "--max-share",
+    type=Number(0, 1),
+    help="Exit code 1 if a key has a larger share of the messages: 0.1 is a tenth.",
+)
 @click.option(
     "--max-of-mean",
     type=Number(1),
-    help="Exit code 1 if a queue has more than so many times the mean.",
+    help="Exit code 1 if a queue has more messages than so many times the mean of all queues.",
 )
 @click.option("--out", type=DIRECTORY, help="Directory for a page with plots, report.html.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")

@@ -26,7 +26,7 @@ from batonmq.spark.command import (
     session_for,
     show_progress,
     spark_options,
-    time_ms,
+    time_option,
     topic_exists,
     topic_option,
     where_option,
@@ -50,8 +50,8 @@ _ITSELF = "--to-namesrv is the source itself: its messages would be there twice"
 @click.option("--to", "target", required=True, help="Topic to write; it must exist.")
 @click.option("--state", required=True, type=DIRECTORY, help="Directory that remembers what is done.")
 @target_options(required=False)
-@click.option("--from", "from_ms", callback=time_ms, help="Store time of the first message.")
-@click.option("--until", "until_ms", callback=time_ms, help="Store time that ends the window; default: now.")
+@time_option("--from", "from_ms", "Only messages stored then or later; default: the oldest too.")
+@time_option("--until", "until_ms", "Only messages stored before; default: now.")
 @where_option
 @click.option("--rate", type=click.IntRange(1), help="Messages read a second; default: without limit.")
 @click.option("--keep-queues", is_flag=True, help="Each message goes to the queue with its old number.")
@@ -182,12 +182,14 @@ def restore(
 @click.command()
 @cluster_options()
 @click.option("-g", "--group", required=True, help="Consumer group whose messages died.")
-@click.option("--from", "from_ms", callback=time_ms, help="Only those that died then or later.")
-@click.option("--until", "until_ms", callback=time_ms, help="Only those that died before.")
+@time_option("--from", "from_ms", "Only those that died then or later.")
+@time_option("--until", "until_ms", "Only those that died before.")
 @where_option
 @click.option("--redrive", is_flag=True, help="Send them to their topics again.")
 @click.option("--state", type=DIRECTORY, help="Directory that remembers what was sent; for --redrive.")
-@click.option("--rate", type=click.IntRange(1), help="Messages read a second; for --redrive.")
+@click.option(
+    "--rate", type=click.IntRange(1), help="Messages read a second; for --redrive; default: without limit."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the dead letters as JSON.")
 @spark_options
 def dlq(
@@ -287,12 +289,19 @@ def dlq(
 @click.command()
 @cluster_options()
 @target_options(required=True)
-@click.option("-t", "--topic", "topics", required=True, multiple=True, help="Topic; may be repeated.")
+@click.option("-t", "--topic", "topics", required=True, multiple=True, help="Topic to copy; may be repeated.")
 @click.option("--state", required=True, type=DIRECTORY, help="Directory for the checkpoint.")
 @click.option("-g", "--group", "groups", multiple=True, help="Group whose offsets follow; may be repeated.")
-@click.option("--every", default="1 second", show_default=True, help="Interval of the micro-batches.")
+@click.option(
+    "--every",
+    default="1 second",
+    show_default=True,
+    help="Interval of the micro-batches, such as '500 milliseconds' or '1 minute'.",
+)
 @click.option("--once", is_flag=True, help="Copy what is there now, and end.")
-@click.option("--max-offsets", type=click.IntRange(1), help="Most messages in a micro-batch.")
+@click.option(
+    "--max-offsets", type=click.IntRange(1), help="Most messages in a micro-batch; default: all there are."
+)
 @spark_options
 def mirror(
     namesrv: str,
