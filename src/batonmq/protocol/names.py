@@ -20,7 +20,6 @@ RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 LIGHT_PREFIX: Final = "%LMQ%"
 """How the names of light queues begin, and of groups that consume them without being created."""
-NAMESPACE_SEPARATOR = "%"
 SYSTEM_TOPIC_PREFIX = "rmq_sys_"
 _REVIVE_PREFIX = f"{SYSTEM_TOPIC_PREFIX}REVIVE_LOG_"
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
@@ -181,41 +180,3 @@ def is_retry_topic(topic: str) -> bool:
 
 def is_dead_letter_topic(topic: str) -> bool:
     return topic.startswith(DLQ_PREFIX)
-
-
-def _split_prefix(resource: str) -> tuple[str, str]:
-    for prefix in (RETRY_PREFIX, DLQ_PREFIX):
-        if resource.startswith(prefix):
-            return prefix, resource[len(prefix) :]
-    return "", resource
-
-
-def _is_system(resource: str) -> bool:
-    return is_system_topic(resource) or is_system_group(resource)
-
-
-def namespace_of(resource: str) -> str:
-    """``ns%topic`` -> ``ns``; empty when the name has no namespace."""
-    if not resource or _is_system(resource):
-        return ""
-    namespace, separator, _ = _split_prefix(resource)[1].partition(NAMESPACE_SEPARATOR)
-    return namespace if separator else ""
-
-
-def with_namespace(namespace: str, resource: str) -> str:
-    """``topic`` -> ``ns%topic``, ``%RETRY%group`` -> ``%RETRY%ns%group``; system and empty names stay."""
-    if not namespace or not resource or _is_system(resource):
-        return resource
-    prefix, bare = _split_prefix(resource)
-    if bare.startswith(namespace + NAMESPACE_SEPARATOR):
-        return resource
-    return f"{prefix}{namespace}{NAMESPACE_SEPARATOR}{bare}"
-
-
-def without_namespace(resource: str, namespace: str | None = None) -> str:
-    """The opposite of `with_namespace`; with ``namespace`` only that one is taken off."""
-    found = namespace_of(resource)
-    if not found or (namespace and found != namespace):
-        return resource
-    prefix, bare = _split_prefix(resource)
-    return prefix + bare[len(found) + 1 :]

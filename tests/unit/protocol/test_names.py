@@ -56,27 +56,6 @@ def test_the_group_of_a_retry_topic(v2: bool) -> None:
     assert of_pops == ("g_1" if v2 else "g_1_t")
 
 
-NAMESPACES = [
-    ("ns", "topic", "ns%topic"),
-    ("ns", "%RETRY%group", "%RETRY%ns%group"),
-    ("ns", "%DLQ%group", "%DLQ%ns%group"),
-    ("", "topic", "topic"),
-    ("ns", "", ""),
-    ("ns", "TBW102", "TBW102"),
-    ("ns", "rmq_sys_x", "rmq_sys_x"),
-    ("ns", "CID_RMQ_SYS_TRANS", "CID_RMQ_SYS_TRANS"),
-]
-
-
-@pytest.mark.parametrize(("namespace", "plain", "wrapped"), NAMESPACES)
-def test_namespaces(namespace: str, plain: str, wrapped: str) -> None:
-    assert names.with_namespace(namespace, plain) == wrapped
-    assert names.with_namespace(namespace, wrapped) == wrapped
-    assert names.without_namespace(wrapped) == plain
-    assert names.without_namespace(wrapped, namespace) == plain
-    assert names.without_namespace(wrapped, "other") == wrapped
-
-
 def test_system_topics_and_prefixes() -> None:
     assert names.is_system_topic("TBW102") and names.is_system_topic("rmq_sys_wheel_timer")
     assert not names.is_system_topic("orders")
