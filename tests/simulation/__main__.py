@@ -11,6 +11,7 @@ python -m tests.simulation acting --seeds 1000     stories of slaves that act as
 python -m tests.simulation containers --seeds 1000 stories of two containers crosswise
 python -m tests.simulation returning --seeds 1000  stories of strict locks and of masters that return
 python -m tests.simulation static --seeds 1000     stories of static topics whose queues move
+python -m tests.simulation tally FILE...           how many stories were run, from the files of --tally
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import click
 from rich.progress import Progress
@@ -47,15 +48,19 @@ from tests.simulation import (
 from tests.simulation.availability import Case, all_cases, measure, some_cases
 from tests.simulation.availability_page import Result
 from tests.simulation.controller_group import Shape as GroupShape
+from tests.simulation.many import run_each
 from tests.simulation.scenario import run
 from tests.simulation.search import branches_of, guided_command, kept_of, shrink_command
 from tests.simulation.story import shape_of
+from tests.simulation.tally import counting, tally_command, tally_option
+
+Told: TypeAlias = tuple[str | None, Counter[str]]
+"""What broke in a story, if anything did; what else is counted."""
 
 
 class Outcome(NamedTuple):
     """What is left of a story in another process."""
 
-    seed: int
     violation: str | None
     acked: int = 0
     epochs: int = 0
@@ -78,8 +83,8 @@ def run_one(seed: int, replicas: int | None, replace_controllers: bool, hand_bac
         )
         story = run(seed, shape)
     except Exception as error:
-        return Outcome(seed, what_broke(seed, error))
-    return Outcome(seed, None, len(story.acked), len(story.masters), story.healed_s)
+        return Outcome(what_broke(seed, error))
+    return Outcome(None, len(story.acked), len(story.masters), story.healed_s)
 
 
 @click.group(invoke_without_command=True)
@@ -95,6 +100,7 @@ def run_one(seed: int, replicas: int | None, replace_controllers: bool, hand_bac
 @click.option("--plot", default="", help="With --verbose: this plot again and again.")
 @click.option("--branches", default="", metavar="N:SEED,…", help="With --verbose: as `guided` printed them.")
 @click.option("--kept", metavar="N,N,…", help="With --verbose: only these faults, as `shrink` printed them.")
+@tally_option
 @click.pass_context
 def main(
     context: click.Context,
@@ -110,6 +116,7 @@ def main(
     plot: str,
     branches: str,
     kept: str | None,
+    tally: Path | None,
 ) -> None:
     """Run seeded simulations of controllers, replicas and a client; exit code 1 if an invariant broke."""
     if context.invoked_subcommand is not None:
@@ -131,57 +138,60 @@ def main(
         click.echo("\n".join(story.events))
         return
     began, stories = time.monotonic(), []
-    with ProcessPoolExecutor(jobs) as pool, Progress(disable=not sys.stderr.isatty()) as progress:
-        bar = progress.add_task("seeds", total=seeds)
-        for future in as_completed(
-            [
-                pool.submit(run_one, seed, replicas, replace_controllers, hand_back)
-                for seed in range(first, first + seeds)
-            ]
-        ):
-            outcome = future.result()
+    one = functools.partial(
+        run_one, replicas=replicas, replace_controllers=replace_controllers, hand_back=hand_back
+    )
+    with counting(tally, "clusters", first, jobs) as line:
+        for seed, outcome in run_each(one, range(first, first + seeds), jobs):
             stories.append(outcome)
-            progress.advance(bar)
+            line.seeds += 1
             if outcome.violation is not None:
-                progress.console.print(outcome.violation, markup=False, highlight=False, soft_wrap=True)
-    failed = sorted(outcome.seed for outcome in stories if outcome.violation is not None)
+                line.failed.append(seed)
+                click.echo(outcome.violation)
     healed = sorted(outcome.healed_s for outcome in stories if outcome.violation is None) or [0.0]
     click.echo(
-        f"{seeds - len(failed)} seeds held, {len(failed)} failed {failed}; "
+        f"{line.seeds - len(line.failed)} seeds held, {len(line.failed)} failed {line.failed}; "
         f"{sum(outcome.acked for outcome in stories):,} acknowledged messages, "
         f"{sum(outcome.epochs for outcome in stories):,} master epochs, "
         f"whole again after {healed[len(healed) // 2]:.1f} s (median), {healed[-1]:.1f} s (longest); "
         f"{time.monotonic() - began:.0f} s"
     )
-    sys.exit(1 if failed else 0)
+    sys.exit(1 if line.failed else 0)
 
 
-def run_many(one: Callable[[int], tuple[int, str | None, Counter[str]]], seeds: range, jobs: int) -> None:
+def run_many(
+    kind: str,
+    one: Callable[[int], Told],
+    seeds: range,
+    jobs: int,
+    tally: Path | None,
+    *,
+    chunk: int = 1,
+) -> None:
     """Run `one` for each seed, say what came of them and exit."""
-    began, failed, counted = time.monotonic(), [], Counter[str]()
-    with ProcessPoolExecutor(jobs) as pool, Progress(disable=not sys.stderr.isatty()) as progress:
-        bar = progress.add_task("seeds", total=len(seeds))
-        for seed, violation, counts in pool.map(one, seeds, chunksize=4):
+    began, counted = time.monotonic(), Counter[str]()
+    with counting(tally, kind, seeds.start, jobs) as line:
+        for seed, (violation, counts) in run_each(one, seeds, jobs, chunk=chunk):
             counted += counts
-            progress.advance(bar)
+            line.seeds += 1
             if violation is not None:
-                failed.append(seed)
-                progress.console.print(violation, markup=False, highlight=False)
+                line.failed.append(seed)
+                click.echo(violation)
     totals = ", ".join(f"{count:,} {what}" for what, count in counted.items())
     click.echo(
-        f"{len(seeds) - len(failed)} seeds held, {len(failed)} failed {failed}; {totals}, "
+        f"{line.seeds - len(line.failed)} seeds held, {len(line.failed)} failed {line.failed}; {totals}, "
         f"{time.monotonic() - began:.0f} s"
     )
-    sys.exit(1 if failed else 0)
+    sys.exit(1 if line.failed else 0)
 
 
-def tell_raft(seed: int, nodes: int | None) -> tuple[int, str | None, Counter[str]]:
+def tell_raft(seed: int, nodes: int | None) -> Told:
     log = io.StringIO()
     try:
         with contextlib.redirect_stderr(log):
             group = raft_sim.run_seed(seed, raft_sim.Shape(nodes=nodes))
     except Exception as error:
-        return seed, f"{what_broke(seed, error)}\n{log.getvalue()}", Counter()
+        return f"{what_broke(seed, error)}\n{log.getvalue()}", Counter()
     checks = group.checks
     counts = Counter(
         proposals=len(checks.acknowledged),
@@ -189,7 +199,7 @@ def tell_raft(seed: int, nodes: int | None) -> tuple[int, str | None, Counter[st
         elections=checks.elections,
         crashes=group.crashes,
     )
-    return seed, None, counts
+    return None, counts
 
 
 @main.command()
@@ -197,17 +207,19 @@ def tell_raft(seed: int, nodes: int | None) -> tuple[int, str | None, Counter[st
 @click.option("--first", default=0, show_default=True, help="First seed.")
 @click.option("--nodes", type=click.IntRange(1, 9), help="Size of the group; default: 3, 5 or 7.")
 @click.option("--jobs", default=2, show_default=True, help="Processes.")
-def raft(seeds: int, first: int, nodes: int | None, jobs: int) -> None:
+@tally_option
+def raft(seeds: int, first: int, nodes: int | None, jobs: int, tally: Path | None) -> None:
     """Raft groups alone: cores and storage under faults; exit code 1 if a promise of Raft was broken."""
-    run_many(functools.partial(tell_raft, nodes=nodes), range(first, first + seeds), jobs)
+    seed_range = range(first, first + seeds)
+    run_many("raft", functools.partial(tell_raft, nodes=nodes), seed_range, jobs, tally, chunk=20)
 
 
-def tell_controllers(seed: int, controllers: int | None) -> tuple[int, str | None, Counter[str]]:
+def tell_controllers(seed: int, controllers: int | None) -> Told:
     logging.disable(logging.CRITICAL)
     try:
-        return seed, None, controller_sim.run(seed, GroupShape(controllers=controllers)).counts
+        return None, controller_sim.run(seed, GroupShape(controllers=controllers)).counts
     except Exception as error:
-        return seed, what_broke(seed, error), Counter()
+        return what_broke(seed, error), Counter()
 
 
 @main.command()
@@ -215,22 +227,25 @@ def tell_controllers(seed: int, controllers: int | None) -> tuple[int, str | Non
 @click.option("--first", default=0, show_default=True, help="First seed.")
 @click.option("--controllers", type=click.IntRange(1, 9), help="Size of the group; default: 3 or 5.")
 @click.option("--jobs", default=2, show_default=True, help="Processes.")
-def controller(seeds: int, first: int, controllers: int | None, jobs: int) -> None:
+@tally_option
+def controller(seeds: int, first: int, controllers: int | None, jobs: int, tally: Path | None) -> None:
     """Controllers and clients under faults and wrong clocks; exit code 1 if a history is not linearizable."""
-    run_many(functools.partial(tell_controllers, controllers=controllers), range(first, first + seeds), jobs)
+    run_many(
+        "controller",
+        functools.partial(tell_controllers, controllers=controllers),
+        range(first, first + seeds),
+        jobs,
+        tally,
+    )
 
 
-def tell_pops(seed: int, plot: str) -> tuple[int, str | None, Counter[str]]:
+def tell_pops(seed: int, plot: str) -> Told:
     logging.disable(logging.CRITICAL)
     try:
         story = pop_story.run(seed, replace(shape_of(seed), plot=plot))
     except Exception as error:
-        return seed, what_broke(seed, error), Counter()
-    return (
-        seed,
-        None,
-        Counter({"acknowledged messages": len(story.acked), "master epochs": len(story.masters)}),
-    )
+        return what_broke(seed, error), Counter()
+    return None, Counter({"acknowledged messages": len(story.acked), "master epochs": len(story.masters)})
 
 
 @main.command()
@@ -238,9 +253,10 @@ def tell_pops(seed: int, plot: str) -> tuple[int, str | None, Counter[str]]:
 @click.option("--first", default=0, show_default=True, help="First seed.")
 @click.option("--plot", default="", help="This plot again and again (offsets, alone, switch, …).")
 @click.option("--jobs", default=2, show_default=True, help="Processes.")
-def pop(seeds: int, first: int, plot: str, jobs: int) -> None:
+@tally_option
+def pop(seeds: int, first: int, plot: str, jobs: int, tally: Path | None) -> None:
     """Whole clusters with pop consumers under faults; exit code 1 if a promise of pop was broken."""
-    run_many(functools.partial(tell_pops, plot=plot), range(first, first + seeds), jobs)
+    run_many("pop", functools.partial(tell_pops, plot=plot), range(first, first + seeds), jobs, tally)
 
 
 def tell_case(cut: Case, replicas: int, seed: int) -> Result:
@@ -284,32 +300,33 @@ def availability(cases: int | None, three: int, seed: int, write: bool, jobs: in
     sys.exit(1 if wrong else 0)
 
 
-def tell_returns(seed: int) -> tuple[int, str | None, Counter[str]]:
+def tell_returns(seed: int) -> Told:
     logging.disable(logging.CRITICAL)
     try:
         story = returning.run(seed)
     except Exception as error:
-        return seed, what_broke(seed, error), Counter()
+        return what_broke(seed, error), Counter()
     counts = Counter(locks=story.granted, acting=story.acting, returns=story.returned, commits=story.commits)
-    return seed, None, counts
+    return None, counts
 
 
 @main.command("returning")
 @click.option("--seeds", default=1000, show_default=True, help="How many.")
 @click.option("--first", default=0, show_default=True, help="First seed.")
 @click.option("--jobs", default=2, show_default=True, help="Processes.")
-def returns(seeds: int, first: int, jobs: int) -> None:
+@tally_option
+def returns(seeds: int, first: int, jobs: int, tally: Path | None) -> None:
     """Broker sets without controllers, with strict locks; exit code 1 if a queue had two owners, or a master
     that returned lost what its slave had accepted."""
-    run_many(tell_returns, range(first, first + seeds), jobs)
+    run_many("returning", tell_returns, range(first, first + seeds), jobs, tally)
 
 
-def tell_acting(seed: int, with_lonely: bool) -> tuple[int, str | None, Counter[str]]:
+def tell_acting(seed: int, with_lonely: bool) -> Told:
     logging.disable(logging.CRITICAL)
     try:
         story = lonely.run_lonely(seed) if with_lonely else acting.run(seed)
     except Exception as error:
-        return seed, what_broke(seed, error), Counter()
+        return what_broke(seed, error), Counter()
     counts = Counter(
         acked=len(story.acked),
         acting=story.acted,
@@ -317,7 +334,7 @@ def tell_acting(seed: int, with_lonely: bool) -> tuple[int, str | None, Counter[
         repeated=story.repeated,
         waited=story.waited,
     )
-    return seed, None, counts
+    return None, counts
 
 
 @main.command("acting")
@@ -325,18 +342,25 @@ def tell_acting(seed: int, with_lonely: bool) -> tuple[int, str | None, Counter[
 @click.option("--first", default=0, show_default=True, help="First seed.")
 @click.option("--lonely", "with_lonely", is_flag=True, help="With a topic that the other set does not have.")
 @click.option("--jobs", default=2, show_default=True, help="Processes.")
-def acting_masters(seeds: int, first: int, with_lonely: bool, jobs: int) -> None:
+@tally_option
+def acting_masters(seeds: int, first: int, with_lonely: bool, jobs: int, tally: Path | None) -> None:
     """Two broker sets without controllers, of which one loses its master again and again; exit code 1 if a
     message was lost."""
-    run_many(functools.partial(tell_acting, with_lonely=with_lonely), range(first, first + seeds), jobs)
+    run_many(
+        "acting",
+        functools.partial(tell_acting, with_lonely=with_lonely),
+        range(first, first + seeds),
+        jobs,
+        tally,
+    )
 
 
-def tell_containers(seed: int) -> tuple[int, str | None, Counter[str]]:
+def tell_containers(seed: int) -> Told:
     logging.disable(logging.CRITICAL)
     try:
         story = containers.run(seed)
     except Exception as error:
-        return seed, what_broke(seed, error), Counter()
+        return what_broke(seed, error), Counter()
     counts = Counter(
         acked=len(story.acked) + len(story.placed),
         acting=story.acted,
@@ -344,40 +368,43 @@ def tell_containers(seed: int) -> tuple[int, str | None, Counter[str]]:
         removed=story.removed,
         added=story.added,
     )
-    return seed, None, counts
+    return None, counts
 
 
 @main.command("containers")
 @click.option("--seeds", default=1000, show_default=True, help="How many.")
 @click.option("--first", default=0, show_default=True, help="First seed.")
 @click.option("--jobs", default=2, show_default=True, help="Processes.")
-def crosswise(seeds: int, first: int, jobs: int) -> None:
+@tally_option
+def crosswise(seeds: int, first: int, jobs: int, tally: Path | None) -> None:
     """Two containers crosswise, whose brokers are also removed and added; exit code 1 if a message was lost,
     or a broker was not where it belongs."""
-    run_many(tell_containers, range(first, first + seeds), jobs)
+    run_many("containers", tell_containers, range(first, first + seeds), jobs, tally)
 
 
-def tell_statics(seed: int) -> tuple[int, str | None, Counter[str]]:
+def tell_statics(seed: int) -> Told:
     logging.disable(logging.CRITICAL)
     try:
         story = statics.run(seed)
     except Exception as error:
-        return seed, what_broke(seed, error), Counter()
-    return seed, None, Counter(acked=len(story.acked), moves=story.moves, again=story.again)
+        return what_broke(seed, error), Counter()
+    return None, Counter(acked=len(story.acked), moves=story.moves, again=story.again)
 
 
 @main.command("static")
 @click.option("--seeds", default=1000, show_default=True, help="How many.")
 @click.option("--first", default=0, show_default=True, help="First seed.")
 @click.option("--jobs", default=2, show_default=True, help="Processes.")
-def moving_queues(seeds: int, first: int, jobs: int) -> None:
+@tally_option
+def moving_queues(seeds: int, first: int, jobs: int, tally: Path | None) -> None:
     """Two broker sets between which the queues of a static topic move; exit code 1 if a message was lost, not
     where it was acknowledged, or out of order."""
-    run_many(tell_statics, range(first, first + seeds), jobs)
+    run_many("static", tell_statics, range(first, first + seeds), jobs, tally)
 
 
 main.add_command(shrink_command)
 main.add_command(guided_command)
+main.add_command(tally_command)
 
 if __name__ == "__main__":
     main()

@@ -8,16 +8,19 @@ import time
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 import click
 from rich.progress import Progress
 
 from tests.simulation.guided import Plan, Search
+from tests.simulation.many import Stop, ignore_signals
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.scenario import run
 from tests.simulation.shrink import Broken, broken, shrink
 from tests.simulation.story import Shape, State, Story, Violation, shape_of
+from tests.simulation.tally import counting, tally_option
 
 
 def options_of(seed: int, shape: Shape) -> str:
@@ -119,33 +122,43 @@ def execute(plan: Plan) -> Outcome:
 @click.option("--first", default=0, show_default=True, help="First fresh seed, and the seed of the search.")
 @click.option("--jobs", default=2, show_default=True, help="Processes. Only 1 repeats a search exactly.")
 @click.option("--plain", is_flag=True, help="Fresh seeds only, to compare.")
-def guided_command(stories: int, first: int, jobs: int, plain: bool) -> None:
+@tally_option
+def guided_command(stories: int, first: int, jobs: int, plain: bool, tally: Path | None) -> None:
     """Run stories that branch off where others reached new states; exit code 1 if an invariant broke. Stories
     that broke one are shrunk at the end."""
     search, began = Search(first, guided=not plain, first=first), time.monotonic()
     failed: list[Outcome] = []
     quarters: list[int] = []
-    with ProcessPoolExecutor(jobs) as pool, Progress(disable=not sys.stderr.isatty()) as progress:
+    stop = Stop()
+    with (
+        counting(tally, "guided", first, jobs) as line,
+        ProcessPoolExecutor(jobs, initializer=ignore_signals) as pool,
+        Progress(disable=not sys.stderr.isatty()) as progress,
+        stop.on_signals(),
+    ):
         bar = progress.add_task("stories", total=stories)
         running: set[Future[Outcome]] = set()
-        started = ended = 0
-        while ended < stories:
-            while started < stories and len(running) < jobs:
+        started = 0
+        while True:
+            while not stop.asked and started < stories and len(running) < jobs:
                 running.add(pool.submit(execute, search.plan()))
                 started += 1
+            if not running:
+                break
             done, running = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
                 outcome = future.result()
                 search.learn(outcome.plan, outcome.faults, outcome.states)
-                ended += 1
+                line.seeds += 1
                 progress.advance(bar)
-                if ended * 4 % stories < 4:
+                if line.seeds * 4 % stories < 4:
                     quarters.append(len(search.seen))
                 if outcome.error is not None:
                     failed.append(outcome)
+                    line.failed.append(outcome.plan.seed)
     rare = sum(1 for count in search.seen.values() if count == 1)
     click.echo(
-        f"{stories} stories, {len(search.seen):,} states ({rare:,} of them in one story only); "
+        f"{line.seeds} stories, {len(search.seen):,} states ({rare:,} of them in one story only); "
         f"after each quarter: {', '.join(f'{count:,}' for count in quarters)}; "
         f"{len(failed)} broke an invariant; {time.monotonic() - began:.0f} s"
     )

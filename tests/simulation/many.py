@@ -1,0 +1,85 @@
+"""Many seeds in processes, until all have ended or a signal says to stop."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from types import FrameType
+from typing import TypeVar
+
+from rich.progress import Progress
+
+Result = TypeVar("Result")
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def ignore_signals() -> None:
+    """In a worker: a terminal, or `timeout`, sends the signal to all processes of the group."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+class Stop:
+    """Whether a signal asked to stop. A second one ends the process as usual."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    @contextmanager
+    def on_signals(self) -> Iterator[None]:
+        before = {number: signal.signal(number, self._ask) for number in SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+        for each in SIGNALS:
+            signal.signal(each, signal.SIG_DFL)
+
+
+def block(one: Callable[[int], Result], seeds: range) -> list[Result]:
+    return [one(seed) for seed in seeds]
+
+
+def run_each(
+    one: Callable[[int], Result],
+    seeds: range,
+    jobs: int,
+    *,
+    chunk: int = 1,
+    say: Callable[[str], None] = print,
+) -> Iterator[tuple[int, Result]]:
+    """Each seed and what `one` returned for it, in no particular order.
+
+    After SIGINT or SIGTERM no further seeds begin, and those under way are waited for. So the seeds that
+    ended are always the first ones of `seeds`, with none left out.
+    """
+    stop = Stop()
+    running: dict[Future[list[Result]], range] = {}
+    waiting = (seeds[place : place + chunk] for place in range(0, len(seeds), chunk))
+    with (
+        ProcessPoolExecutor(jobs, initializer=ignore_signals) as pool,
+        Progress(disable=not sys.stderr.isatty()) as progress,
+        stop.on_signals(),
+    ):
+        bar = progress.add_task("seeds", total=len(seeds))
+        while True:
+            # One chunk a worker and one that waits for the first worker that is free.
+            while not stop.asked and len(running) <= jobs and (part := next(waiting, None)) is not None:
+                running[pool.submit(block, one, part)] = part
+            if not running:
+                break
+            ended, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in ended:
+                part = running.pop(future)
+                yield from zip(part, future.result(), strict=True)
+                progress.advance(bar, len(part))
+    if stop.asked:
+        print("interrupted: the seeds that began have ended", file=sys.stderr)
