@@ -3,9 +3,9 @@
 Layout (big endian, CRC-32); the last digit of each magic is the version of the format:
 
     log-<sequence>.raft
-        head     magic "BMQRLOG1", length u32, crc u32, msgpack _SegmentHead
+        head     magic "BMQRLOG1", length u32, crc u32, msgpack SegmentHead
         frame*   magic u32, length u32, crc of the payload u32, crc of the 12 bytes before u32,
-                 msgpack _Frame, end mark u8
+                 msgpack Frame, end mark u8
     snapshot-<index>-<term>.raft
                  magic "BMQRSNP1", length u64, crc u32, msgpack Snapshot
     *.tmp        unfinished; removed at start
@@ -31,6 +31,7 @@ import msgspec
 
 from batonmq.raft.disk import TEMPORARY, AppendFile, Disk
 from batonmq.raft.errors import StorageCorrupt
+from batonmq.raft.layout import Frame, SegmentHead, decode_frame, decode_head, decode_snapshot, encode
 from batonmq.raft.log import RaftLog
 from batonmq.raft.messages import Entry, Snapshot, SnapshotMeta
 from batonmq.raft.state import HardState, Save
@@ -48,34 +49,6 @@ REMEDY: Final = (
 _END_MARK: Final = b"\xa5"
 """A nonzero last byte: a frame's last sector is never all zeros unless it was not written."""
 _SECTOR_BYTES: Final = 512
-
-
-class _SegmentHead(msgspec.Struct, array_like=True):
-    """The state at the moment the segment was begun; makes older segments dispensable."""
-
-    group: str
-    node: str
-    term: int
-    voted_for: str | None
-    commit: int
-    last_index: int
-    last_term: int
-
-
-class _Frame(msgspec.Struct, array_like=True):
-    term: int
-    voted_for: str | None
-    commit: int
-    reset: tuple[int, int] | None
-    """(index, term) of a snapshot that replaces the whole log before ``entries``."""
-    first_index: int
-    entries: list[Entry]
-
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode_head = msgspec.msgpack.Decoder(_SegmentHead).decode
-_decode_frame = msgspec.msgpack.Decoder(_Frame).decode
-_decode_snapshot = msgspec.msgpack.Decoder(Snapshot).decode
 
 
 @dataclass(slots=True)
@@ -158,7 +131,7 @@ class Storage:
                     raise StorageCorrupt(f"{path}: offset {offset}: damaged record; {REMEDY}")
                 break
             try:
-                frame = _decode_frame(memoryview(data)[offset + _FRAME.size : end - 1])
+                frame = decode_frame(memoryview(data)[offset + _FRAME.size : end - 1])
             except msgspec.MsgspecError as e:
                 raise StorageCorrupt(f"{path}: offset {offset}: not a log record of this version: {e}") from e
             replay.take(frame, path, offset)
@@ -169,14 +142,14 @@ class Storage:
         self._segments[-1].size = offset
         return written - offset
 
-    def _read_head(self, data: bytes, path: str) -> tuple[int, _SegmentHead]:
+    def _read_head(self, data: bytes, path: str) -> tuple[int, SegmentHead]:
         if len(data) >= _HEAD.size:
             magic, length, crc = _HEAD.unpack_from(data)
             end = _HEAD.size + length
             body = data[_HEAD.size : end]
             if magic == _LOG_MAGIC and len(body) == length and zlib.crc32(body) == crc:
                 try:
-                    head = _decode_head(body)
+                    head = decode_head(body)
                 except msgspec.MsgspecError as e:
                     raise StorageCorrupt(f"{path}: offset 0: not a segment of this version: {e}") from e
                 if (head.group, head.node) != (self._group, self._node):
@@ -205,7 +178,7 @@ class Storage:
     def _write_frame(
         self, hard: HardState, reset: tuple[int, int] | None, first_index: int, entries: list[Entry]
     ) -> None:
-        payload = _encode(_Frame(hard.term, hard.voted_for, hard.commit, reset, first_index, entries))
+        payload = encode(Frame(hard.term, hard.voted_for, hard.commit, reset, first_index, entries))
         checked = _FRAME_CHECKED.pack(_FRAME_MAGIC, len(payload), zlib.crc32(payload))
         assert self._active is not None, "open() comes first"
         self._active.write(b"".join((checked, zlib.crc32(checked).to_bytes(4, "big"), payload, _END_MARK)))
@@ -233,8 +206,8 @@ class Storage:
     def _begin_segment(self, hard: HardState) -> None:
         sequence = self._segments[-1].sequence + 1 if self._segments else 1
         name = f"log-{sequence:016d}.raft"
-        body = _encode(
-            _SegmentHead(self._group, self._node, hard.term, hard.voted_for, hard.commit, *self._last)
+        body = encode(
+            SegmentHead(self._group, self._node, hard.term, hard.voted_for, hard.commit, *self._last)
         )
         data = _HEAD.pack(_LOG_MAGIC, len(body), zlib.crc32(body)) + body
         self._write_whole(name, data)
@@ -260,7 +233,7 @@ class Storage:
 
     def write_snapshot(self, snapshot: Snapshot) -> None:
         """Make ``snapshot`` durable; older ones stay until ``drop_before``."""
-        body = _encode(snapshot)
+        body = encode(snapshot)
         self._write_whole(
             _snapshot_name(snapshot.meta),
             _SNAPSHOT_HEAD.pack(_SNAPSHOT_MAGIC, len(body), zlib.crc32(body)),
@@ -279,7 +252,7 @@ class Storage:
             body = memoryview(data)[_SNAPSHOT_HEAD.size :]
             if magic == _SNAPSHOT_MAGIC and len(body) == length and zlib.crc32(body) == crc:
                 try:
-                    return _decode_snapshot(body)
+                    return decode_snapshot(body)
                 except msgspec.MsgspecError as e:
                     raise StorageCorrupt(f"{path}: not a snapshot of this version: {e}; {REMEDY}") from e
         _check_version(data, _SNAPSHOT_MAGIC, path)
@@ -317,7 +290,7 @@ class _Replay:
         self._term_at_base: int | None = 0 if snapshot is None else None
         self._entries: list[Entry] = []
 
-    def begin_segment(self, head: _SegmentHead, path: str, *, is_first: bool) -> None:
+    def begin_segment(self, head: SegmentHead, path: str, *, is_first: bool) -> None:
         if not is_first:
             if (head.last_index, head.last_term) != self.raw_last:
                 raise StorageCorrupt(f"{path}: offset 0: does not continue the segment before it")
@@ -332,7 +305,7 @@ class _Replay:
             self._term_at_base = head.last_term
         self.hard_state = HardState(head.term, head.voted_for, head.commit)
 
-    def take(self, frame: _Frame, path: str, offset: int) -> None:
+    def take(self, frame: Frame, path: str, offset: int) -> None:
         if frame.reset is not None:
             self._cut(0)
             self.raw_last = frame.reset
