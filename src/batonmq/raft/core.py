@@ -349,10 +349,12 @@ class RaftCore(Server):
 
         Returns whether the message goes to its handler.
         """
-        if isinstance(message, NotMember):
+        # Types are compared, which takes less time than isinstance: messages have no subclasses.
+        kind = type(message)
+        if kind is NotMember:
             return True  # true in any term: what is committed stays
-        pre_vote = isinstance(message, PreVote)
-        vote = isinstance(message, RequestVote)
+        pre_vote = kind is PreVote
+        vote = kind is RequestVote
         if pre_vote:
             self.reach.asked(sender)
         if pre_vote or vote:
@@ -366,7 +368,7 @@ class RaftCore(Server):
                     # A node that fell behind learns the term even while this one follows a leader.
                     self.outbox.send(sender, PreVoteReply(self.term, False))
                 return False
-        from_leader = isinstance(message, Append | Heartbeat | InstallSnapshot)
+        from_leader = kind is Append or kind is Heartbeat or kind is InstallSnapshot
         if message.term > self.term:
             if message.term > self.term + MAX_TERM_STEP:
                 return False

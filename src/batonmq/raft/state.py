@@ -15,6 +15,9 @@ class Role(enum.Enum):
     CANDIDATE = "candidate"
     LEADER = "leader"
 
+    # That of an enum is a function in Python, and each message looks up its handler by the role.
+    __hash__ = object.__hash__
+
 
 @dataclass(slots=True)
 class HardState:
