@@ -27,13 +27,10 @@ from batonmq.raft.messages import (
 )
 from batonmq.raft.state import Role, Save
 from batonmq.raft.storage import Recovered
+from tests.simulation.raft_violation import Violation
 
 if TYPE_CHECKING:
     from tests.simulation.raft_node import Node
-
-
-class Violation(AssertionError):
-    """A promise of Raft was broken."""
 
 
 class _OnDisk:
@@ -62,12 +59,31 @@ class _OnDisk:
         self._cut(save)
 
     def _cut(self, save: Save) -> None:
-        if save.entries:
+        # Indexes rise, since what replaces entries comes after them.
+        if save.entries and self.terms and save.first_index <= next(reversed(self.terms)):
             for index in [index for index in self.terms if index >= save.first_index]:
                 del self.terms[index]
 
     def holds(self, index: int, term: int) -> bool:
         return index <= self.snapshot_index or self.terms.get(index) == term
+
+
+class _Seen:
+    """What the checks remember of one node from its last step."""
+
+    def __init__(self) -> None:
+        self.life = 0
+        self.commit = 0
+        self.reign = 0
+        """The term that it led; 0: it did not lead."""
+        self.reign_end = 0
+        """How far its log had come then."""
+        self.compared_life = -1
+        self.compared: dict[int, int] = {}
+        """Index -> term of what was compared in this life."""
+        self.last_index = 0
+        self.last_term = 0
+        """Where the log ended then."""
 
 
 class Invariants:
@@ -89,11 +105,7 @@ class Invariants:
         """Snapshots."""
         self._votes: dict[tuple[str, int], str] = {}
         self._entries: dict[tuple[int, int], tuple[int, Entry]] = {}
-        self._verified: dict[str, tuple[int, dict[int, int], tuple[int, int]]] = {}
-        """Node -> life, index -> term of what was compared, and where the log ended then."""
-        self._reigns: dict[str, tuple[int, int]] = {}
-        """Leader -> its term and how far its log had come."""
-        self._commits: dict[str, tuple[int, int]] = {}
+        self._seen: dict[str, _Seen] = {}
         self._disks: dict[str, _OnDisk] = {}
 
     @property
@@ -103,29 +115,30 @@ class Invariants:
     # ------------------------------------------------------------------ after each step
 
     def after_step(self, node: Node) -> None:
-        core, log = node.core, node.core.log
-        name = node.name
+        core, name = node.core, node.name
+        commit, last_index = core.commit_index, core.log.last_index
+        seen = self._seen.get(name)
+        if seen is None:
+            seen = self._seen[name] = _Seen()
         if core.role is Role.LEADER:
             known = self.leaders.setdefault(core.term, name)
             if known != name:
                 raise Violation(f"election safety: {known} and {name} lead in term {core.term}")
-            term, end = self._reigns.get(name, (0, 0))
-            if term != core.term:
+            if seen.reign != core.term:
                 self._leads(node)
-            elif log.last_index < end:
-                raise Violation(f"leader append-only: {name} cut its log from {end} to {log.last_index}")
-            elif core.commit_index > self._commits[name][1] and log.term(core.commit_index) != core.term:
+            elif last_index < seen.reign_end:
                 raise Violation(
-                    f"{name} commits entry {core.commit_index} of an older term by counting (3.6.2)"
+                    f"leader append-only: {name} cut its log from {seen.reign_end} to {last_index}"
                 )
-            self._reigns[name] = (core.term, log.last_index)
-        elif name in self._reigns:
-            del self._reigns[name]
-        self._match(node)
-        life, commit = self._commits.get(name, (0, 0))
-        if life == node.life and core.commit_index < commit:
-            raise Violation(f"{name} takes its commit index back from {commit} to {core.commit_index}")
-        self._commits[name] = (node.life, core.commit_index)
+            elif commit > seen.commit and core.log.term(commit) != core.term:
+                raise Violation(f"{name} commits entry {commit} of an older term by counting (3.6.2)")
+            seen.reign, seen.reign_end = core.term, last_index
+        else:
+            seen.reign = 0
+        self._match(node, seen)
+        if seen.life == node.life and commit < seen.commit:
+            raise Violation(f"{name} takes its commit index back from {seen.commit} to {commit}")
+        seen.life, seen.commit = node.life, commit
 
     def _leads(self, node: Node) -> None:
         """Leader completeness, when a leader is elected."""
@@ -142,33 +155,33 @@ class Invariants:
                 f"{index}, in term {self.committed_in[index]} {self.committed[index].term} was committed"
             )
 
-    def _match(self, node: Node) -> None:
+    def _match(self, node: Node, seen: _Seen) -> None:
         """Log matching: an index and a term name one entry, and one that precedes it; by induction the same
         log up to there. Only what changed since the last look is compared."""
         log = node.core.log
-        end = (log.last_index, log.last_term)
-        life, verified, before = self._verified.get(node.name, (0, {}, (0, 0)))
-        if life != node.life:
-            verified = {}
-        elif end == before:
+        last_index, last_term = log.last_index, log.last_term
+        if seen.compared_life != node.life:
+            seen.compared_life, seen.compared = node.life, {}
+        elif last_index == seen.last_index and last_term == seen.last_term:
             return
-        cut = log.last_index < before[0]
-        for index in range(log.last_index, log.base_index, -1):
+        compared = seen.compared
+        cut = last_index < seen.last_index
+        for index in range(last_index, log.base_index, -1):
             entry = log.entry(index)
-            known_term = verified.get(index)
+            known_term = compared.get(index)
             if known_term == entry.term:
                 break
             cut = cut or known_term is not None
-            verified[index] = entry.term
+            compared[index] = entry.term
             prev_term = log.term(index - 1)
             assert prev_term is not None
             known = self._entries.setdefault((index, entry.term), (prev_term, entry))
-            if known != (prev_term, entry):
+            if known[0] != prev_term or known[1] != entry:
                 raise Violation(
                     f"log matching: {node.name} has {entry} after term {prev_term} at {index}, "
                     f"elsewhere it is {known}"
                 )
-        self._verified[node.name] = (node.life, verified, end)
+        seen.last_index, seen.last_term = last_index, last_term
         if cut:
             self._membership(node)
 
@@ -195,6 +208,8 @@ class Invariants:
         """A leader's commit index, before anything is done with it."""
         core = node.core
         if core.role is not Role.LEADER:
+            return
+        if core.commit_index <= self.max_committed:
             return
         for index in range(max(self.max_committed, core.log.base_index) + 1, core.commit_index + 1):
             self._committed(node, index, core.log.entry(index))
@@ -228,7 +243,10 @@ class Invariants:
     # ------------------------------------------------------------------ disks and votes
 
     def _disk(self, name: str) -> _OnDisk:
-        return self._disks.setdefault(name, _OnDisk())
+        disk = self._disks.get(name)
+        if disk is None:
+            disk = self._disks[name] = _OnDisk()
+        return disk
 
     def saved(self, name: str, save: Save) -> None:
         self._disk(name).take(save)
@@ -265,17 +283,25 @@ class Invariants:
 
     def sent(self, sender: str, target: str, message: Message) -> None:
         """Promises that leave a node must be on its disk."""
-        if isinstance(message, VoteReply) and message.granted:
-            self._voted(sender, message.term, target)
-        elif isinstance(message, RequestVote):
+        # A comparison of types takes less time than isinstance; messages have no subclasses.
+        if type(message) is AppendReply:
+            if not message.rejected:
+                self._acknowledged(sender, message)
+        elif type(message) is Append:
+            leader = self.leaders.get(message.term)
+            if leader is not None and leader != sender:
+                raise Violation(f"{sender} sends entries in term {message.term}, which it does not lead")
+        elif type(message) is VoteReply:
+            if message.granted:
+                self._voted(sender, message.term, target)
+        elif type(message) is RequestVote:
             self._voted(sender, message.term, sender)
-        elif isinstance(message, AppendReply) and not message.rejected:
-            node, disk = self.nodes[sender], self._disk(sender)
-            term = node.core.log.term(message.index)
-            if message.term == node.core.term and term is not None and not disk.holds(message.index, term):
-                raise Violation(f"{sender} acknowledges {message.index}, which is not on its disk")
-        elif isinstance(message, Append) and self.leaders.get(message.term) not in (None, sender):
-            raise Violation(f"{sender} sends entries in term {message.term}, which it does not lead")
+
+    def _acknowledged(self, sender: str, message: AppendReply) -> None:
+        core, disk = self.nodes[sender].core, self._disk(sender)
+        term = core.log.term(message.index)
+        if message.term == core.term and term is not None and not disk.holds(message.index, term):
+            raise Violation(f"{sender} acknowledges {message.index}, which is not on its disk")
 
     def _voted(self, voter: str, term: int, candidate: str) -> None:
         known = self._votes.setdefault((voter, term), candidate)

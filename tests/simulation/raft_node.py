@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -40,7 +40,7 @@ class DriftingClock:
         self._local_ms, self._since, self._rate = self.at(now), now, rate
 
 
-class World(Protocol):
+class World:
     """What a node needs of the simulation around it."""
 
     now: float
@@ -51,9 +51,65 @@ class World(Protocol):
     allocate_bytes: int
     snapshot_entries: int
 
-    def at(self, when: float, action: Callable[[], None]) -> None: ...
-    def disk_ms(self) -> float: ...
-    def send(self, sender: str, target: str, message: Message) -> None: ...
+    def at(self, when: float, action: Callable[[], None]) -> None:
+        raise NotImplementedError
+
+    def disk_ms(self) -> float:
+        raise NotImplementedError
+
+    def send(self, sender: str, target: str, message: Message) -> None:
+        raise NotImplementedError
+
+
+class Guarded:
+    """An event of a node: it takes place only in the life in which it was made, and not while the node is
+    paused."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.life = node.life
+
+    def __call__(self) -> None:
+        node = self.node
+        if not node.alive or node.life != self.life:
+            return
+        world = node.world
+        if world.now < node.paused_until:
+            world.at(node.paused_until, self)
+            return
+        self.act()
+
+    def act(self) -> None:
+        raise NotImplementedError
+
+
+class Call(Guarded):
+    def __init__(self, node: Node, action: Callable[..., None], args: tuple[Any, ...]) -> None:
+        super().__init__(node)
+        self.action = action
+        self.args = args
+
+    def act(self) -> None:
+        self.action(*self.args)
+
+
+class Delivery(Guarded):
+    """A message arrives."""
+
+    def __init__(self, node: Node, sender: str, message: Message) -> None:
+        super().__init__(node)
+        self.sender = sender
+        self.message = message
+
+    def act(self) -> None:
+        self.node.receive(self.sender, self.message)
+
+
+class Alarm(Guarded):
+    """The time has come that the core asked for."""
+
+    def act(self) -> None:
+        self.node.tick()
 
 
 class Node:
@@ -138,26 +194,25 @@ class Node:
 
     def settle(self) -> None:
         """What a shell does after each input: pass on all that came out, then check."""
-        world, core = self.world, self.core
+        world, core, checks = self.world, self.core, self.world.checks
         ready = core.ready(self.now())
-        world.checks.committing(self)
+        checks.committing(self)
         for peer, message in ready.messages:
             world.send(self.name, peer, message)
-        for place, entry in enumerate(ready.entries):
-            self.apply(ready.first_index + place, entry)
+        if ready.entries:
+            for place, entry in enumerate(ready.entries):
+                self.apply(ready.first_index + place, entry)
         if ready.offer is not None:
             self.judge(ready.offer)
-        world.checks.refused += len(ready.refused)
+        checks.refused += len(ready.refused)
         for number, index in ready.reads:
             if number in self.reads:
                 if index is None:
                     del self.reads[number]
                 else:
                     self.reads_to_apply.append((number, index))
-        for number, index in list(self.reads_to_apply):
-            if index <= self.applied_index:
-                self.reads_to_apply.remove((number, index))
-                world.checks.read_answered(self, self.reads.pop(number))
+        if self.reads_to_apply:
+            self.answer_reads()
         if ready.needs_snapshot and not self.load_running:
             self.load_running = True
             self.later(world.disk_ms(), self.load_snapshot)
@@ -165,40 +220,38 @@ class Node:
         if save is not None:
             self.saving = save
             self.later(world.disk_ms(), self.saved, save)
-        snapshot_index = core.snapshot.index if core.snapshot else 0
-        if self.applied_index - snapshot_index >= world.snapshot_entries:
+        snapshot = core.snapshot
+        if self.applied_index - (snapshot.index if snapshot is not None else 0) >= world.snapshot_entries:
             self.begin_snapshot()
         self.arm()
-        world.checks.after_step(self)
+        checks.after_step(self)
+
+    def answer_reads(self) -> None:
+        for number, index in list(self.reads_to_apply):
+            if index <= self.applied_index:
+                self.reads_to_apply.remove((number, index))
+                self.world.checks.read_answered(self, self.reads.pop(number))
 
     def arm(self) -> None:
+        now = self.world.now
         deadline = self.clock.when(self.core.next_deadline_ms() + 1)
-        if self.timer_at < self.world.now or self.timer_at > deadline:
-            self.timer_at = max(deadline, self.world.now + 0.1)
-            self.world.at(self.timer_at, self.guard(self.tick))
+        if self.timer_at < now or self.timer_at > deadline:
+            self.timer_at = max(deadline, now + 0.1)
+            self.world.at(self.timer_at, Alarm(self))
 
     def tick(self) -> None:
         self.timer_at = -1.0
-        if self.now() >= self.core.next_deadline_ms():
-            self.core.tick(self.now())
+        now = self.now()
+        if now >= self.core.next_deadline_ms():
+            self.core.tick(now)
         self.settle()
 
     def later(self, delay: float, action: Callable[..., None], *args: Any) -> None:
-        self.world.at(self.world.now + delay, self.guard(action, *args))
+        self.world.at(self.world.now + delay, Call(self, action, args))
 
     def guard(self, action: Callable[..., None], *args: Any) -> Callable[[], None]:
         """Runs only in this life of the node, and not while it is paused."""
-        life = self.life
-
-        def run() -> None:
-            if not self.alive or self.life != life:
-                return
-            if self.world.now < self.paused_until:
-                self.world.at(self.paused_until, run)
-                return
-            action(*args)
-
-        return run
+        return Call(self, action, args)
 
     def receive(self, sender: str, message: Message) -> None:
         self.core.step(sender, message, self.now())
