@@ -52,6 +52,14 @@ class _OnDisk:
             self.terms[save.first_index + place] = entry.term
         self.term, self.voted_for = save.hard_state.term, save.hard_state.voted_for
 
+    def take_snapshot(self, meta: SnapshotMeta) -> None:
+        """Of what the node has applied. Its disk may still hold what another leader wrote there: entries that
+        follow an entry that the snapshot contradicts are not in the log any more."""
+        self.snapshot_index = max(self.snapshot_index, meta.index)
+        if self.terms.get(meta.index, meta.term) != meta.term:
+            for index in [index for index in self.terms if index >= meta.index]:
+                del self.terms[index]
+
     def forget(self, save: Save) -> None:
         """A save that broke off: what it would have replaced may be there or not."""
         if save.snapshot is not None:
@@ -252,8 +260,7 @@ class Invariants:
         self._disk(name).take(save)
 
     def snapshot_written(self, name: str, meta: SnapshotMeta) -> None:
-        disk = self._disk(name)
-        disk.snapshot_index = max(disk.snapshot_index, meta.index)
+        self._disk(name).take_snapshot(meta)
 
     def crashed(self, name: str, torn: Save | None) -> None:
         if torn is not None:
