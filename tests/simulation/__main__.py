@@ -47,6 +47,7 @@ from tests.simulation import (
 )
 from tests.simulation.availability import Case, all_cases, measure, some_cases
 from tests.simulation.availability_page import Result
+from tests.simulation.compiled import run_compiled
 from tests.simulation.controller_group import Shape as GroupShape
 from tests.simulation.many import run_each
 from tests.simulation.scenario import run
@@ -208,8 +209,13 @@ def tell_raft(seed: int, nodes: int | None) -> Told:
 @click.option("--nodes", type=click.IntRange(1, 9), help="Size of the group; default: 3, 5 or 7.")
 @click.option("--jobs", default=2, show_default=True, help="Processes.")
 @tally_option
-def raft(seeds: int, first: int, nodes: int | None, jobs: int, tally: Path | None) -> None:
+@click.option("--compiled", is_flag=True, help="With compiled modules, several times as fast.")
+def raft(seeds: int, first: int, nodes: int | None, jobs: int, tally: Path | None, compiled: bool) -> None:
     """Raft groups alone: cores and storage under faults; exit code 1 if a promise of Raft was broken."""
+    if compiled:
+        given = {"--seeds": seeds, "--first": first, "--nodes": nodes, "--jobs": jobs, "--tally": tally}
+        options = [f"{name}={value}" for name, value in given.items() if value is not None]
+        run_compiled(["raft", *options])
     seed_range = range(first, first + seeds)
     run_many("raft", functools.partial(tell_raft, nodes=nodes), seed_range, jobs, tally, chunk=20)
 

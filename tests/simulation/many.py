@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -17,10 +18,12 @@ Result = TypeVar("Result")
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-def ignore_signals() -> None:
-    """In a worker: a terminal, or `timeout`, sends the signal to all processes of the group."""
+def begin_worker() -> None:
+    # A terminal, or `timeout`, sends the signal to all processes of the group.
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
+    # What was imported is there for ever: collections after each story need not look at it.
+    gc.freeze()
 
 
 class Stop:
@@ -65,7 +68,7 @@ def run_each(
     running: dict[Future[list[Result]], range] = {}
     waiting = (seeds[place : place + chunk] for place in range(0, len(seeds), chunk))
     with (
-        ProcessPoolExecutor(jobs, initializer=ignore_signals) as pool,
+        ProcessPoolExecutor(jobs, initializer=begin_worker) as pool,
         Progress(disable=not sys.stderr.isatty()) as progress,
         stop.on_signals(),
     ):

@@ -15,7 +15,7 @@ import click
 from rich.progress import Progress
 
 from tests.simulation.guided import Plan, Search
-from tests.simulation.many import Stop, ignore_signals
+from tests.simulation.many import Stop, begin_worker
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.scenario import run
 from tests.simulation.shrink import Broken, broken, shrink
@@ -132,7 +132,7 @@ def guided_command(stories: int, first: int, jobs: int, plain: bool, tally: Path
     stop = Stop()
     with (
         counting(tally, "guided", first, jobs) as line,
-        ProcessPoolExecutor(jobs, initializer=ignore_signals) as pool,
+        ProcessPoolExecutor(jobs, initializer=begin_worker) as pool,
         Progress(disable=not sys.stderr.isatty()) as progress,
         stop.on_signals(),
     ):
