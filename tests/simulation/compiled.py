@@ -33,7 +33,17 @@ setup(name="simulation", packages=[], ext_modules=mypycify({arguments!r}, group_
 """
 
 RAFT = (
-    *("core", "election", "election_timer", "follower", "heartbeats", "log", "memberships", "outbox"),
+    *(
+        "config",
+        "core",
+        "election",
+        "election_timer",
+        "follower",
+        "heartbeats",
+        "log",
+        "memberships",
+        "outbox",
+    ),
     *("outgoing_snapshot", "pending_reads", "progress", "quorum", "reach", "read_index", "replication"),
     *("server", "snapshot_receiver", "state", "storage", "transfer"),
 )

@@ -40,6 +40,22 @@ class DriftingClock:
         self._local_ms, self._since, self._rate = self.at(now), now, rate
 
 
+class Spread:
+    """What a core draws of the world's generator: as `random.randrange` draws it, but without calls of Python's
+    own functions, which are not compiled."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._bits = rng.getrandbits
+
+    def randrange(self, start: int, stop: int, /) -> int:
+        width = stop - start
+        bits = width.bit_length()
+        drawn = self._bits(bits)
+        while drawn >= width:
+            drawn = self._bits(bits)
+        return start + drawn
+
+
 class World:
     """What a node needs of the simulation around it."""
 
@@ -161,7 +177,7 @@ class Node:
             self.name,
             world.config,
             members=self.bootstrap,
-            rng=world.rng,
+            rng=Spread(world.rng),
             now_ms=self.now(),
             hard_state=recovered.hard_state,
             log=recovered.log,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from tests.simulation.raft_mutations import MUTATIONS, violation
-from tests.simulation.raft_sim import Shape, run_seed
+from tests.simulation.raft_node import Spread
+from tests.simulation.raft_sim import Shape, exponential, run_seed
 
 pytestmark = pytest.mark.simulation
 
@@ -23,6 +26,17 @@ SELDOM = {
     "change-early": "no seed known; held by tests/unit/raft/test_core.py",
 }
 """Mutations that few seeds notice: `python -m tests.simulation.raft_mutations` counts them."""
+
+
+def test_draws_are_those_of_the_standard_library() -> None:
+    own, same = random.Random(5), random.Random(5)
+    spread = Spread(own)
+    for _ in range(1000):
+        start, width, mean = own.randrange(50), own.randrange(1, 300), own.uniform(0.1, 100)
+        assert (start, width, mean) == (same.randrange(50), same.randrange(1, 300), same.uniform(0.1, 100))
+        assert spread.randrange(start, start + width) == same.randrange(start, start + width)
+        assert exponential(own, mean) == same.expovariate(1 / mean)
+    assert own.getstate() == same.getstate()
 
 
 @pytest.mark.parametrize("block", range(12))
