@@ -41,8 +41,8 @@ class DriftingClock:
 
 
 class Spread:
-    """What a core draws of the world's generator: as `random.randrange` draws it, but without calls of Python's
-    own functions, which are not compiled."""
+    """What a core draws of the world's generator: as `random.randrange` draws it, but without calls of
+    functions that are not compiled."""
 
     def __init__(self, rng: random.Random) -> None:
         self._bits = rng.getrandbits

@@ -54,20 +54,32 @@ class Offer:
     snapshot: Snapshot
 
 
-@dataclass(slots=True)
 class Ready:
     """What came out of a turn."""
 
-    messages: list[tuple[str, Message]]
-    first_index: int
-    entries: list[Entry]
-    """Committed entries from ``first_index`` on, to be applied in order."""
-    offer: Offer | None
-    """It covers ``entries``, too: restore the state machine from it and call ``install``, or ``refuse`` if
-    that is not possible; in either case before any other input."""
-    refused: list[tuple[str, str]]
-    """(sender, why) of snapshots that were refused, for the log."""
-    reads: list[tuple[int, int | None]]
-    """(number, index): the read may be answered once ``index`` is applied; None: refused, ask again."""
-    needs_snapshot: bool
-    """A follower needs the newest snapshot: read it from disk and hand it to ``snapshot_loaded``."""
+    __slots__ = ("entries", "first_index", "messages", "needs_snapshot", "offer", "reads", "refused")
+
+    # Not a dataclass, whose constructor mypyc does not compile: there is one of these for each input.
+    def __init__(
+        self,
+        messages: list[tuple[str, Message]],
+        first_index: int,
+        entries: list[Entry],
+        offer: Offer | None,
+        refused: list[tuple[str, str]],
+        reads: list[tuple[int, int | None]],
+        needs_snapshot: bool,
+    ) -> None:
+        self.messages = messages
+        self.first_index = first_index
+        self.entries = entries
+        """Committed entries from ``first_index`` on, to be applied in order."""
+        self.offer = offer
+        """It covers ``entries``, too: restore the state machine from it and call ``install``, or ``refuse``
+        if that is not possible; in either case before any other input."""
+        self.refused = refused
+        """(sender, why) of snapshots that were refused, for the log."""
+        self.reads = reads
+        """(number, index): the read may be answered once ``index`` is applied; None: refused, ask again."""
+        self.needs_snapshot = needs_snapshot
+        """A follower needs the newest snapshot: read it from disk and hand it to ``snapshot_loaded``."""
