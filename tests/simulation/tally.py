@@ -5,6 +5,7 @@ python -m tests.simulation tally FILE...     writes docs/reports/simulation.md
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -40,6 +41,8 @@ class Line(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     seeds: int
     failed: list[int]
     seconds: float
+    cpu_seconds: float
+    """Processor time of the workers: other programs on the machine do not change it."""
     jobs: int
     commit: str
     """`-dirty` at its end: with changes that were not committed."""
@@ -66,19 +69,27 @@ def counting(file: Path | None, kind: str, first: int, jobs: int) -> Iterator[Li
         seeds=0,
         failed=[],
         seconds=0.0,
+        cpu_seconds=0.0,
         jobs=jobs,
         commit=commit() if file is not None else "",
         compiled=batonmq.COMPILED,
     )
-    began = time.monotonic()
+    began, spent = time.monotonic(), _workers_seconds()
     try:
         yield line
     finally:
         line.seconds = round(time.monotonic() - began, 3)
+        line.cpu_seconds = round(_workers_seconds() - spent, 3)
         line.failed.sort()
         if file is not None and line.seeds:
             with file.open("ab") as end:
                 end.write(msgspec.json.encode(line) + b"\n")
+
+
+def _workers_seconds() -> float:
+    """Of those that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def read(files: Iterable[Path]) -> list[Line]:
@@ -101,7 +112,8 @@ PAGE = """# Stories of the simulation
 How many stories of the [simulation](../simulation.md) were run, by kind and source. A *story* is one run,
 decided by its seed. It fails if an invariant breaks. `python -m tests.simulation tally FILE...` writes this
 page from the files that searches append to (option `--tally FILE`). "A second" is the number of stories a
-second and processor core. The seeds that failed are in parentheses.
+second of processor time. Compiled modules run the same stories faster
+([how](../simulation.md#compiled-searches)). The seeds that failed are in parentheses.
 
 """
 HEAD = """| kind | stories | failed |
@@ -134,10 +146,11 @@ def _row(kind: str, lines: Sequence[Line]) -> str:
     stories = sum(line.seeds for line in lines)
     failed = sorted(seed for line in lines for seed in line.failed)
     seeds = f" ({', '.join(map(str, failed))})" if failed else ""
-    speed = stories / sum(line.seconds * line.jobs for line in lines)
+    cpu_seconds = sum(line.cpu_seconds for line in lines)
+    speed = f"{stories / cpu_seconds:.3g}" if cpu_seconds else "–"
     return (
         f"| {kind} | {lines[0].commit} | {'yes' if lines[0].compiled else 'no'} | {stories:,} "
-        f"| {len(failed)}{seeds} | {speed:.3g} | {ranges(lines)} |"
+        f"| {len(failed)}{seeds} | {speed} | {ranges(lines)} |"
     )
 
 

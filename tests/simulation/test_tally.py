@@ -19,7 +19,7 @@ from tests.simulation.tally import KINDS, Line, counting, page, ranges, read, ta
 
 
 def line(kind: str = "raft", first: int = 0, seeds: int = 10, failed: tuple[int, ...] = (), **kw) -> Line:
-    others = {"seconds": 5.0, "jobs": 2, "commit": "abc", "compiled": False, **kw}
+    others = {"seconds": 9.0, "cpu_seconds": 10.0, "jobs": 2, "commit": "abc", "compiled": False, **kw}
     return Line(kind=kind, first=first, seeds=seeds, failed=[*failed], **others)
 
 
@@ -33,7 +33,7 @@ def test_a_search_appends_a_line(tmp_path: Path) -> None:
         ("raft", 3, 2, [], 1),
         ("raft", 5, 2, [], 1),
     ]
-    assert all(each.seconds > 0 and each.commit for each in lines)
+    assert all(each.seconds > 0 and each.cpu_seconds > 0 and each.commit for each in lines)
 
 
 def test_every_search_has_a_kind_and_counts() -> None:
@@ -73,9 +73,9 @@ def test_what_ended_before_a_seed_that_broke_the_search_counts(tmp_path: Path) -
 def test_the_page_sums_by_kind_and_source() -> None:
     text = page(
         [
-            line(seeds=1000, seconds=10),
-            line(first=1000, seeds=500, seconds=5, failed=(1203, 1001)),
-            line(seeds=100, compiled=True, seconds=1),
+            line(seeds=1000, cpu_seconds=20),
+            line(first=1000, seeds=500, cpu_seconds=10, failed=(1203, 1001)),
+            line(seeds=100, compiled=True, cpu_seconds=2),
             line("controller", first=7, seeds=3, commit="abc-dirty"),
         ]
     )
