@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
+from multiprocessing import connection, parent_process
 from types import FrameType
 from typing import TypeVar
 
@@ -16,6 +20,8 @@ from rich.progress import Progress
 Result = TypeVar("Result")
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SAME_S = 1.0
+"""A signal that comes again so soon is the same one: `timeout` sends it to the process and to its group."""
 
 
 def begin_worker() -> None:
@@ -24,13 +30,26 @@ def begin_worker() -> None:
         signal.signal(number, signal.SIG_IGN)
     # What was imported is there for ever: collections after each story need not look at it.
     gc.freeze()
+    threading.Thread(target=_end_with_the_search, daemon=True).start()
+
+
+def _end_with_the_search() -> None:
+    """A worker whose parent was killed would wait for its next seed for ever."""
+    parent = parent_process()
+    assert parent is not None
+    connection.wait([parent.sentinel])
+    os._exit(1)
 
 
 class Stop:
-    """Whether a signal asked to stop. A second one ends the process as usual."""
+    """Whether a signal asked to stop. A second one, after `SAME_S`, ends the process as usual."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self._asked_at: float | None = None
+
+    @property
+    def asked(self) -> bool:
+        return self._asked_at is not None
 
     @contextmanager
     def on_signals(self) -> Iterator[None]:
@@ -42,9 +61,12 @@ class Stop:
                 signal.signal(number, handler)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        self.asked = True
-        for each in SIGNALS:
-            signal.signal(each, signal.SIG_DFL)
+        now = time.monotonic()
+        if self._asked_at is None:
+            self._asked_at = now
+        elif now - self._asked_at > SAME_S:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
 
 
 def block(one: Callable[[int], Result], seeds: range) -> list[Result]:
@@ -57,7 +79,6 @@ def run_each(
     jobs: int,
     *,
     chunk: int = 1,
-    say: Callable[[str], None] = print,
 ) -> Iterator[tuple[int, Result]]:
     """Each seed and what `one` returned for it, in no particular order.
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import subprocess
+import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -60,6 +64,65 @@ def test_a_search_that_is_stopped_ends_what_it_began(tmp_path: Path, chunk: int)
     (found,) = read([file])
     assert 8 <= found.seeds <= 30
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+@pytest.fixture
+def search(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A long search in a process group of its own, whose worker has begun."""
+    command = ["raft", "--seeds", "100000", "--jobs", "1", "--tally", str(tmp_path / "tally")]
+    process = subprocess.Popen([sys.executable, "-m", "tests.simulation", *command], process_group=0)
+    try:
+        wait_until(lambda: has_worker(process.pid))
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def has_worker(search: int) -> bool:
+    """Whether the search has a child that ignores SIGINT: not git, which it asks for the commit before."""
+    for child in Path(f"/proc/{search}/task/{search}/children").read_text().split():
+        with suppress(FileNotFoundError, ProcessLookupError):
+            status = Path(f"/proc/{child}/status").read_text()
+            ignored = status.partition("SigIgn:")[2].split()[0]
+            if int(ignored, 16) >> (signal.SIGINT - 1) & 1:
+                return True
+    return False
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def is_gone(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def test_a_signal_that_comes_twice_at_once_stops_in_order(
+    search: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    """As `timeout` sends it. The second one killed the search, which lost its count, and left its worker."""
+    search.send_signal(signal.SIGINT)
+    time.sleep(0.05)
+    os.killpg(search.pid, signal.SIGINT)
+    assert search.wait(60) == 0
+    (found,) = read([tmp_path / "tally"])
+    assert found.seeds > 0
+    assert is_gone(search.pid)
+
+
+def test_a_search_that_is_killed_leaves_no_worker(search: subprocess.Popen[bytes]) -> None:
+    search.kill()
+    search.wait()
+    wait_until(lambda: is_gone(search.pid))
 
 
 def test_what_ended_before_a_seed_that_broke_the_search_counts(tmp_path: Path) -> None:
