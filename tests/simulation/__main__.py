@@ -29,7 +29,7 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import click
 from rich.progress import Progress
@@ -55,7 +55,8 @@ from tests.simulation.search import branches_of, guided_command, kept_of, shrink
 from tests.simulation.story import shape_of
 from tests.simulation.tally import counting, tally_command, tally_option
 
-Told: TypeAlias = tuple[str | None, Counter[str]]
+F = TypeVar("F", bound=Callable[..., None])
+Counted: TypeAlias = tuple[str | None, Counter[str]]
 """What broke in a story, if anything did; what else is counted."""
 
 
@@ -88,20 +89,29 @@ def run_one(seed: int, replicas: int | None, replace_controllers: bool, hand_bac
     return Outcome(None, len(story.acked), len(story.masters), story.healed_s)
 
 
+def search_options(command: F) -> F:
+    """What every search of many seeds takes: --seeds, --first, --jobs, --tally."""
+    for option in (
+        tally_option,
+        click.option("--jobs", default=2, show_default=True, help="Processes."),
+        click.option("--first", default=0, show_default=True, help="First seed."),
+        click.option("--seeds", default=1000, show_default=True, help="How many."),
+    ):
+        command = option(command)
+    return command
+
+
 @click.group(invoke_without_command=True)
-@click.option("--seeds", default=1000, show_default=True, help="How many.")
-@click.option("--first", default=0, show_default=True, help="First seed.")
+@search_options
 @click.option("--replicas", type=click.IntRange(2, 5), help="Always so many; default: 2, 3 and 5 in turn.")
 @click.option("--replace-controllers", is_flag=True, help="Operators replace controllers, too.")
 @click.option("--hand-back", is_flag=True, help="The master role goes back to the first replica.")
-@click.option("--jobs", default=2, show_default=True, help="Processes.")
 @click.option("--verbose", is_flag=True, help="One seed with its log on stderr.")
 @click.option("--controllers", type=click.IntRange(1, 5), default=3, help="With --verbose: so many.")
 @click.option("--sync-flush/--async-flush", default=None, help="With --verbose: default by seed.")
 @click.option("--plot", default="", help="With --verbose: this plot again and again.")
 @click.option("--branches", default="", metavar="N:SEED,…", help="With --verbose: as `guided` printed them.")
 @click.option("--kept", metavar="N,N,…", help="With --verbose: only these faults, as `shrink` printed them.")
-@tally_option
 @click.pass_context
 def main(
     context: click.Context,
@@ -162,7 +172,7 @@ def main(
 
 def run_many(
     kind: str,
-    one: Callable[[int], Told],
+    one: Callable[[int], Counted],
     seeds: range,
     jobs: int,
     tally: Path | None,
@@ -186,7 +196,7 @@ def run_many(
     sys.exit(1 if line.failed else 0)
 
 
-def tell_raft(seed: int, nodes: int | None) -> Told:
+def run_raft(seed: int, nodes: int | None) -> Counted:
     log = io.StringIO()
     try:
         with contextlib.redirect_stderr(log):
@@ -204,11 +214,8 @@ def tell_raft(seed: int, nodes: int | None) -> Told:
 
 
 @main.command()
-@click.option("--seeds", default=1000, show_default=True, help="How many.")
-@click.option("--first", default=0, show_default=True, help="First seed.")
+@search_options
 @click.option("--nodes", type=click.IntRange(1, 9), help="Size of the group; default: 3, 5 or 7.")
-@click.option("--jobs", default=2, show_default=True, help="Processes.")
-@tally_option
 @click.option("--compiled", is_flag=True, help="With compiled modules, several times as fast.")
 def raft(seeds: int, first: int, nodes: int | None, jobs: int, tally: Path | None, compiled: bool) -> None:
     """Raft groups alone: cores and storage under faults; exit code 1 if a promise of Raft was broken."""
@@ -217,10 +224,10 @@ def raft(seeds: int, first: int, nodes: int | None, jobs: int, tally: Path | Non
         options = [f"{name}={value}" for name, value in given.items() if value is not None]
         run_compiled(["raft", *options])
     seed_range = range(first, first + seeds)
-    run_many("raft", functools.partial(tell_raft, nodes=nodes), seed_range, jobs, tally, chunk=20)
+    run_many("raft", functools.partial(run_raft, nodes=nodes), seed_range, jobs, tally, chunk=20)
 
 
-def tell_controllers(seed: int, controllers: int | None) -> Told:
+def run_controllers(seed: int, controllers: int | None) -> Counted:
     logging.disable(logging.CRITICAL)
     try:
         return None, controller_sim.run(seed, GroupShape(controllers=controllers)).counts
@@ -229,23 +236,20 @@ def tell_controllers(seed: int, controllers: int | None) -> Told:
 
 
 @main.command()
-@click.option("--seeds", default=1000, show_default=True, help="How many.")
-@click.option("--first", default=0, show_default=True, help="First seed.")
+@search_options
 @click.option("--controllers", type=click.IntRange(1, 9), help="Size of the group; default: 3 or 5.")
-@click.option("--jobs", default=2, show_default=True, help="Processes.")
-@tally_option
 def controller(seeds: int, first: int, controllers: int | None, jobs: int, tally: Path | None) -> None:
     """Controllers and clients under faults and wrong clocks; exit code 1 if a history is not linearizable."""
     run_many(
         "controller",
-        functools.partial(tell_controllers, controllers=controllers),
+        functools.partial(run_controllers, controllers=controllers),
         range(first, first + seeds),
         jobs,
         tally,
     )
 
 
-def tell_pops(seed: int, plot: str) -> Told:
+def run_pops(seed: int, plot: str) -> Counted:
     logging.disable(logging.CRITICAL)
     try:
         story = pop_story.run(seed, replace(shape_of(seed), plot=plot))
@@ -255,17 +259,14 @@ def tell_pops(seed: int, plot: str) -> Told:
 
 
 @main.command()
-@click.option("--seeds", default=1000, show_default=True, help="How many.")
-@click.option("--first", default=0, show_default=True, help="First seed.")
+@search_options
 @click.option("--plot", default="", help="This plot again and again (offsets, alone, switch, …).")
-@click.option("--jobs", default=2, show_default=True, help="Processes.")
-@tally_option
 def pop(seeds: int, first: int, plot: str, jobs: int, tally: Path | None) -> None:
     """Whole clusters with pop consumers under faults; exit code 1 if a promise of pop was broken."""
-    run_many("pop", functools.partial(tell_pops, plot=plot), range(first, first + seeds), jobs, tally)
+    run_many("pop", functools.partial(run_pops, plot=plot), range(first, first + seeds), jobs, tally)
 
 
-def tell_case(cut: Case, replicas: int, seed: int) -> Result:
+def run_case(cut: Case, replicas: int, seed: int) -> Result:
     return Result(cut, measure(cut, seed, replicas=replicas), replicas)
 
 
@@ -288,7 +289,7 @@ def availability(cases: int | None, three: int, seed: int, write: bool, jobs: in
         bar = progress.add_task("cases", total=len(replicas))
         results = []
         for result in pool.map(
-            functools.partial(tell_case, seed=seed), [*chosen, *more], replicas, chunksize=8
+            functools.partial(run_case, seed=seed), [*chosen, *more], replicas, chunksize=8
         ):
             results.append(result)
             progress.advance(bar)
@@ -306,7 +307,7 @@ def availability(cases: int | None, three: int, seed: int, write: bool, jobs: in
     sys.exit(1 if wrong else 0)
 
 
-def tell_returns(seed: int) -> Told:
+def run_returns(seed: int) -> Counted:
     logging.disable(logging.CRITICAL)
     try:
         story = returning.run(seed)
@@ -317,17 +318,14 @@ def tell_returns(seed: int) -> Told:
 
 
 @main.command("returning")
-@click.option("--seeds", default=1000, show_default=True, help="How many.")
-@click.option("--first", default=0, show_default=True, help="First seed.")
-@click.option("--jobs", default=2, show_default=True, help="Processes.")
-@tally_option
+@search_options
 def returns(seeds: int, first: int, jobs: int, tally: Path | None) -> None:
     """Broker sets without controllers, with strict locks; exit code 1 if a queue had two owners, or a master
     that returned lost what its slave had accepted."""
-    run_many("returning", tell_returns, range(first, first + seeds), jobs, tally)
+    run_many("returning", run_returns, range(first, first + seeds), jobs, tally)
 
 
-def tell_acting(seed: int, with_lonely: bool) -> Told:
+def run_acting(seed: int, with_lonely: bool) -> Counted:
     logging.disable(logging.CRITICAL)
     try:
         story = lonely.run_lonely(seed) if with_lonely else acting.run(seed)
@@ -344,24 +342,21 @@ def tell_acting(seed: int, with_lonely: bool) -> Told:
 
 
 @main.command("acting")
-@click.option("--seeds", default=1000, show_default=True, help="How many.")
-@click.option("--first", default=0, show_default=True, help="First seed.")
+@search_options
 @click.option("--lonely", "with_lonely", is_flag=True, help="With a topic that the other set does not have.")
-@click.option("--jobs", default=2, show_default=True, help="Processes.")
-@tally_option
 def acting_masters(seeds: int, first: int, with_lonely: bool, jobs: int, tally: Path | None) -> None:
     """Two broker sets without controllers, of which one loses its master again and again; exit code 1 if a
     message was lost."""
     run_many(
         "acting",
-        functools.partial(tell_acting, with_lonely=with_lonely),
+        functools.partial(run_acting, with_lonely=with_lonely),
         range(first, first + seeds),
         jobs,
         tally,
     )
 
 
-def tell_containers(seed: int) -> Told:
+def run_containers(seed: int) -> Counted:
     logging.disable(logging.CRITICAL)
     try:
         story = containers.run(seed)
@@ -378,17 +373,14 @@ def tell_containers(seed: int) -> Told:
 
 
 @main.command("containers")
-@click.option("--seeds", default=1000, show_default=True, help="How many.")
-@click.option("--first", default=0, show_default=True, help="First seed.")
-@click.option("--jobs", default=2, show_default=True, help="Processes.")
-@tally_option
+@search_options
 def crosswise(seeds: int, first: int, jobs: int, tally: Path | None) -> None:
     """Two containers crosswise, whose brokers are also removed and added; exit code 1 if a message was lost,
     or a broker was not where it belongs."""
-    run_many("containers", tell_containers, range(first, first + seeds), jobs, tally)
+    run_many("containers", run_containers, range(first, first + seeds), jobs, tally)
 
 
-def tell_statics(seed: int) -> Told:
+def run_statics(seed: int) -> Counted:
     logging.disable(logging.CRITICAL)
     try:
         story = statics.run(seed)
@@ -398,14 +390,11 @@ def tell_statics(seed: int) -> Told:
 
 
 @main.command("static")
-@click.option("--seeds", default=1000, show_default=True, help="How many.")
-@click.option("--first", default=0, show_default=True, help="First seed.")
-@click.option("--jobs", default=2, show_default=True, help="Processes.")
-@tally_option
+@search_options
 def moving_queues(seeds: int, first: int, jobs: int, tally: Path | None) -> None:
     """Two broker sets between which the queues of a static topic move; exit code 1 if a message was lost, not
     where it was acknowledged, or out of order."""
-    run_many("static", tell_statics, range(first, first + seeds), jobs, tally)
+    run_many("static", run_statics, range(first, first + seeds), jobs, tally)
 
 
 main.add_command(shrink_command)

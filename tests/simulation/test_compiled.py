@@ -23,12 +23,19 @@ def test_what_is_compiled_is_there_and_has_no_structs() -> None:
         assert "msgspec.Struct" not in bases, name
 
 
-def test_only_a_changed_source_is_compiled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only source of a build in another folder."""
     folder, source = tmp_path / "build", tmp_path / "core.py"
     source.write_text("one = 1\n")
     monkeypatch.setattr(compiled, "FOLDER", folder)
     monkeypatch.setattr(compiled, "BUILT", folder / "built.json")
     monkeypatch.setattr(compiled, "sources", lambda: {"batonmq/raft/core.py": source})
+    return source
+
+
+def test_only_a_changed_source_is_compiled_again(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = compiled.FOLDER
     commands: list[list[str]] = []
 
     def run(command: list[str], **kw: object) -> subprocess.CompletedProcess[str]:
@@ -47,14 +54,10 @@ def test_only_a_changed_source_is_compiled_again(tmp_path: Path, monkeypatch: py
     assert (folder / "batonmq/raft/core.py").read_text() == "one = 2\n"
 
 
-def test_a_failed_compilation_ends_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, source = tmp_path / "build", tmp_path / "core.py"
-    source.write_text("one = 1\n")
-    monkeypatch.setattr(compiled, "FOLDER", folder)
-    monkeypatch.setattr(compiled, "BUILT", folder / "built.json")
-    monkeypatch.setattr(compiled, "sources", lambda: {"batonmq/raft/core.py": source})
+@pytest.mark.usefixtures("source")
+def test_a_failed_compilation_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     failed = subprocess.CompletedProcess([], 1, "core.py, line 1: error")
     monkeypatch.setattr(subprocess, "run", lambda command, **kw: failed)
     with pytest.raises(SystemExit, match="line 1: error"):
         compiled.build()
-    assert not (folder / "built.json").exists()
+    assert not compiled.BUILT.exists()
