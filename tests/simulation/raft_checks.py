@@ -280,6 +280,10 @@ class Invariants:
             found.snapshot is None or found.snapshot.meta.index < disk.snapshot_index
         ):
             raise Violation(f"{name} lost its snapshot at {disk.snapshot_index}")
+        if found.snapshot is not None:
+            # Perhaps it became durable in the moment of the crash.
+            self._of_committed(name, found.snapshot.meta)
+            disk.take_snapshot(found.snapshot.meta)
         for index, term in disk.terms.items():
             if index > log.base_index and log.term(index) != term:
                 raise Violation(f"{name} lost entry {index} of term {term}, which was on its disk")
@@ -287,6 +291,12 @@ class Invariants:
         disk.terms = {i: log.entry(i).term for i in range(log.first_index, log.last_index + 1)}
         disk.snapshot_index = max(disk.snapshot_index, log.base_index)
         disk.term, disk.voted_for = hard.term, hard.voted_for
+
+    def _of_committed(self, name: str, meta: SnapshotMeta) -> None:
+        """A snapshot ends with a committed entry."""
+        entry = self.committed.get(meta.index)
+        if entry is None or entry.term != meta.term:
+            raise Violation(f"{name} has a snapshot up to {meta.index} of term {meta.term}, not committed")
 
     def sent(self, sender: str, target: str, message: Message) -> None:
         """Promises that leave a node must be on its disk."""
