@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import zlib
+from zlib_ng.zlib_ng import crc32
 
 from batonmq.raft.messages import InstallSnapshot, Snapshot
 
@@ -32,7 +32,7 @@ class OutgoingSnapshot:
     def loaded(self, snapshot: Snapshot) -> None:
         self.wanted = False
         self._snapshot = snapshot
-        self._checksum = zlib.crc32(snapshot.data)
+        self._checksum = crc32(snapshot.data)
 
     def chunk(self, term: int, offset: int, size: int) -> InstallSnapshot:
         assert self._snapshot is not None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass, field
+
+from zlib_ng.zlib_ng import crc32
 
 from batonmq.raft.config import RaftConfig
 from batonmq.raft.election import Election
@@ -61,7 +62,7 @@ class PartialSnapshot:
     def finish(self) -> Snapshot | None:
         """The whole snapshot; None if it is damaged."""
         data = bytes(self.data)
-        return Snapshot(self.meta, data) if zlib.crc32(data) == self.checksum else None
+        return Snapshot(self.meta, data) if crc32(data) == self.checksum else None
 
 
 class SnapshotReceiver:

@@ -22,12 +22,12 @@ A frame whose first index is not beyond the end of the log replaces what was the
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
+from zlib_ng.zlib_ng import crc32
 
 from batonmq.raft.disk import TEMPORARY, AppendFile, Disk
 from batonmq.raft.errors import StorageCorrupt
@@ -147,7 +147,7 @@ class Storage:
             magic, length, crc = _HEAD.unpack_from(data)
             end = _HEAD.size + length
             body = data[_HEAD.size : end]
-            if magic == _LOG_MAGIC and len(body) == length and zlib.crc32(body) == crc:
+            if magic == _LOG_MAGIC and len(body) == length and crc32(body) == crc:
                 try:
                     head = decode_head(body)
                 except msgspec.MsgspecError as e:
@@ -179,9 +179,9 @@ class Storage:
         self, hard: HardState, reset: tuple[int, int] | None, first_index: int, entries: list[Entry]
     ) -> None:
         payload = encode(Frame(hard.term, hard.voted_for, hard.commit, reset, first_index, entries))
-        checked = _FRAME_CHECKED.pack(_FRAME_MAGIC, len(payload), zlib.crc32(payload))
+        checked = _FRAME_CHECKED.pack(_FRAME_MAGIC, len(payload), crc32(payload))
         assert self._active is not None, "open() comes first"
-        self._active.write(b"".join((checked, zlib.crc32(checked).to_bytes(4, "big"), payload, _END_MARK)))
+        self._active.write(b"".join((checked, crc32(checked).to_bytes(4, "big"), payload, _END_MARK)))
         self._active.sync()
         self._segments[-1].size += _FRAME.size + len(payload) + 1
 
@@ -209,7 +209,7 @@ class Storage:
         body = encode(
             SegmentHead(self._group, self._node, hard.term, hard.voted_for, hard.commit, *self._last)
         )
-        data = _HEAD.pack(_LOG_MAGIC, len(body), zlib.crc32(body)) + body
+        data = _HEAD.pack(_LOG_MAGIC, len(body), crc32(body)) + body
         self._write_whole(name, data)
         self.close()
         self._active = self._disk.open_append(name)
@@ -236,7 +236,7 @@ class Storage:
         body = encode(snapshot)
         self._write_whole(
             _snapshot_name(snapshot.meta),
-            _SNAPSHOT_HEAD.pack(_SNAPSHOT_MAGIC, len(body), zlib.crc32(body)),
+            _SNAPSHOT_HEAD.pack(_SNAPSHOT_MAGIC, len(body), crc32(body)),
             body,
         )
 
@@ -250,7 +250,7 @@ class Storage:
         if len(data) >= _SNAPSHOT_HEAD.size:
             magic, length, crc = _SNAPSHOT_HEAD.unpack_from(data)
             body = memoryview(data)[_SNAPSHOT_HEAD.size :]
-            if magic == _SNAPSHOT_MAGIC and len(body) == length and zlib.crc32(body) == crc:
+            if magic == _SNAPSHOT_MAGIC and len(body) == length and crc32(body) == crc:
                 try:
                     return decode_snapshot(body)
                 except msgspec.MsgspecError as e:
@@ -348,13 +348,13 @@ def _frame_end(data: bytes, offset: int) -> int | None:
     if offset + _FRAME.size > len(data):
         return None
     magic, length, crc, header_crc = _FRAME.unpack_from(data, offset)
-    if magic != _FRAME_MAGIC or zlib.crc32(data[offset : offset + _FRAME_CHECKED.size]) != header_crc:
+    if magic != _FRAME_MAGIC or crc32(data[offset : offset + _FRAME_CHECKED.size]) != header_crc:
         return None
     start = offset + _FRAME.size
     end = start + length + 1
     if end > len(data) or data[end - 1 : end] != _END_MARK:
         return None
-    return end if zlib.crc32(memoryview(data)[start : end - 1]) == crc else None
+    return end if crc32(memoryview(data)[start : end - 1]) == crc else None
 
 
 def _is_torn(data: bytes, offset: int) -> bool:
@@ -362,7 +362,7 @@ def _is_torn(data: bytes, offset: int) -> bool:
     rest = data[offset:]
     header_is_right = (
         len(rest) >= _FRAME.size
-        and zlib.crc32(rest[: _FRAME_CHECKED.size]) == int.from_bytes(rest[12:16], "big")
+        and crc32(rest[: _FRAME_CHECKED.size]) == int.from_bytes(rest[12:16], "big")
         and int.from_bytes(rest[:4], "big") == _FRAME_MAGIC
     )
     if len(rest) < _FRAME.size:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from isal.isal_zlib import crc32
+from zlib_ng.zlib_ng import crc32
 
 from batonmq.protocol.codes import MessageSysFlag
 from batonmq.protocol.java_hash import java_hash

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from isal.isal_zlib import crc32
+from zlib_ng.zlib_ng import crc32
 
 from batonmq.protocol.buffers import Buffer
 from batonmq.protocol.codes import MessageSysFlag
