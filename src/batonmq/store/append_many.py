@@ -7,10 +7,11 @@ messages.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-from isal.isal_zlib import crc32
+from zlib_ng.zlib_ng import crc32
 
 from batonmq.protocol.buffers import Buffer
 from batonmq.protocol.codes import MessageSysFlag
@@ -31,7 +32,7 @@ class Records(NamedTuple):
 
     data: Buffer
     """What to write."""
-    offsets: tuple[int, ...]
+    offsets: Sequence[int]
     """Where each begins in the commit log."""
     units: PendingUnits
     end: int
@@ -55,8 +56,8 @@ def encode_many(
     first, tails, after, body_sizes, flags, _ = columns
     count = len(first)
     magic, topic = topic_field(message.topic)
-    if not np.frombuffer(data, np.uint8)[after - 1].all():
-        return None  # see `append._ended`
+    if _ends_with_zero(data, columns):
+        return None
     sizes = after - first + (BODY_POSITION_V4 - BATCH_HEAD.itemsize + len(topic))
     ends = position + np.cumsum(sizes)
     end = int(ends[-1])
@@ -65,29 +66,20 @@ def encode_many(
     offsets = ends - sizes
     rows = tails_as_rows(data, columns)
     queue_offset = queue.next_offset
-    layout = _layout(data, columns, topic)
+    common = _common_head(message, magic, columns, int(sizes[0]), now)
+    layout = _layout(data, columns, topic, common)
     if layout is None:
         begin_of, tail_of = (first + BATCH_HEAD.itemsize).tolist(), tails.tolist()
         bodies = [data[begin:tail] for begin, tail in zip(begin_of, tail_of, strict=True)]
-        records = np.empty(count, RECORD_HEAD)
+        records = np.full(count, common)
+        records["size"] = sizes
+        records["body_size"] = body_sizes
     else:
         bodies, records = _each(layout.bodies), layout.heads
-
-    records["size"] = sizes
-    records["magic"] = magic
     records["body_crc"] = np.fromiter(map(crc32, bodies), np.int64, count) & 0x7FFFFFFF
-    records["queue_id"] = message.queue_id
     records["flag"] = flags
     records["queue_offset"] = np.arange(queue_offset, queue_offset + count)
     records["physical_offset"] = offsets
-    records["sys_flag"] = message.sys_flag & ~_HOSTS_V6
-    records["born_timestamp"] = message.born_timestamp
-    records["born_host"] = np.void(message.born_host)
-    records["store_timestamp"] = now
-    records["store_host"] = np.void(message.store_host)
-    records["reconsume_times"] = message.reconsume_times
-    records["prepared_transaction_offset"] = message.prepared_transaction_offset
-    records["body_size"] = body_sizes
     properties: list[bytes] = []
     pieces: Buffer
     if rows is not None:
@@ -100,13 +92,11 @@ def encode_many(
         texts = b"".join(properties)
         pieces = _joined(records, bodies, topic, properties)
 
-    units = np.empty(count, UNIT_ROW)
+    units = np.zeros(count, UNIT_ROW)
     units["offset"] = offsets
     units["size"] = sizes
     code = queue.unit_code
-    if code is None and TAGS_START not in texts:
-        units["code"] = 0
-    else:
+    if code is not None or TAGS_START in texts:
         if rows is not None:
             properties = _each(of_one_size)
         if code is None:
@@ -114,7 +104,36 @@ def encode_many(
         else:
             units["code"] = [code(text[2:], now) for text in properties]
     pending = end, queue, queue_offset, units.tobytes()
-    return Records(pieces, tuple(offsets.tolist()), pending, end)
+    places = tuple(offsets.tolist()) if layout is None else range(position, end, int(sizes[0]))
+    return Records(pieces, places, pending, end)
+
+
+def _ends_with_zero(data: bytes, columns: BatchColumns) -> bool:
+    """Whether a message does: see `append._ended`."""
+    if columns.step:
+        ends = np.ndarray((len(columns.first),), np.uint8, data, columns.step - 1, (columns.step,))
+    else:
+        ends = np.frombuffer(data, np.uint8)[columns.after - 1]
+    return not ends.all()
+
+
+def _common_head(
+    message: StoredMessage, magic: int, columns: BatchColumns, size: int, now: int
+) -> np.ndarray:
+    """One `RECORD_HEAD`: what all records of the batch have in common, and the sizes of the first one."""
+    head = np.zeros((), RECORD_HEAD)
+    head["size"] = size
+    head["magic"] = magic
+    head["queue_id"] = message.queue_id
+    head["sys_flag"] = message.sys_flag & ~_HOSTS_V6
+    head["born_timestamp"] = message.born_timestamp
+    head["born_host"] = np.void(message.born_host)
+    head["store_timestamp"] = now
+    head["store_host"] = np.void(message.store_host)
+    head["reconsume_times"] = message.reconsume_times
+    head["prepared_transaction_offset"] = message.prepared_transaction_offset
+    head["body_size"] = columns.body_sizes[0]
+    return head
 
 
 class _Layout(NamedTuple):
@@ -122,13 +141,13 @@ class _Layout(NamedTuple):
 
     data: Buffer
     heads: np.ndarray
-    """To be filled in; a view of `data`."""
+    """Filled in with what all have in common; a view of `data`."""
     bodies: np.ndarray
 
 
-def _layout(data: bytes, columns: BatchColumns, topic: bytes) -> _Layout | None:
+def _layout(data: bytes, columns: BatchColumns, topic: bytes, common: np.ndarray) -> _Layout | None:
     """None unless all messages have equal sizes. Then each part of all messages is copied at once, which
-    saves a third of `encode_many`."""
+    saves a third of `encode_many`. `common`: one `RECORD_HEAD`."""
     count, size, head = len(columns.first), columns.step, RECORD_HEAD.itemsize
     body = int(columns.body_sizes[0])
     if not size or not body:
@@ -141,10 +160,11 @@ def _layout(data: bytes, columns: BatchColumns, topic: bytes) -> _Layout | None:
         return np.ndarray((count,), f"V{width}", of, at, (step,))  # type: ignore[arg-type]
 
     bodies = part(data, BATCH_HEAD.itemsize, body, size)
+    heads = np.ndarray((count,), RECORD_HEAD, made, 0, (end + tail,))
+    part(made, 0, head, end + tail)[:] = common.view(f"V{head}")
     part(made, head, body, end + tail)[:] = bodies
     part(made, head + body, len(topic), end + tail)[:] = np.void(topic)
     part(made, end, tail, end + tail)[:] = part(data, size - tail, tail, size)
-    heads = np.ndarray((count,), RECORD_HEAD, made, 0, (end + tail,))
     return _Layout(made.data, heads, bodies)
 
 

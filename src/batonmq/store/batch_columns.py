@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from batonmq.protocol.buffers import Buffer
 from batonmq.store.dtypes import BATCH_HEAD
 
 LEAST_MESSAGES: Final = 100
@@ -36,7 +37,7 @@ class BatchColumns(NamedTuple):
     """Bytes of each message if all have equal sizes, of their bodies and properties too; else 0."""
 
 
-def batch_columns(data: bytes) -> BatchColumns | None:
+def batch_columns(data: Buffer) -> BatchColumns | None:
     """None unless `data` is at least `LEAST_MESSAGES` whole messages, without an error."""
     alike = _alike(data)
     if alike is not None:
@@ -59,7 +60,7 @@ def batch_columns(data: bytes) -> BatchColumns | None:
     return BatchColumns(first, tails, after, body_sizes, flags)
 
 
-def tails_as_rows(data: bytes, columns: BatchColumns) -> np.ndarray | None:
+def tails_as_rows(data: Buffer, columns: BatchColumns) -> np.ndarray | None:
     """The properties of all messages, behind their lengths, as one row of bytes a message; None unless all
     have one size."""
     sizes = columns.after - columns.tails
@@ -72,14 +73,14 @@ def tails_as_rows(data: bytes, columns: BatchColumns) -> np.ndarray | None:
     return items_at(data, columns.tails, width).view(np.uint8).reshape(-1, width)
 
 
-def items_at(data: bytes, places: np.ndarray, size: int) -> np.ndarray:
+def items_at(data: Buffer, places: np.ndarray, size: int) -> np.ndarray:
     """`size` bytes from each of `places` on, as an array of that many bytes an item."""
     everywhere = np.ndarray((len(data) - size + 1,), f"V{size}", data, 0, (1,))
     found: np.ndarray = everywhere[places]
     return found
 
 
-def _alike(data: bytes) -> BatchColumns | None:
+def _alike(data: Buffer) -> BatchColumns | None:
     """As `batch_columns`, if all messages have the sizes of the first one: its parts are `step` apart, so
     nothing has to be looked up."""
     total = len(data)
@@ -100,7 +101,7 @@ def _alike(data: bytes) -> BatchColumns | None:
     return BatchColumns(first, first + tail, first + size, np.full(count, body), heads["flag"], size)
 
 
-def _edges_of_one_size(data: bytes) -> np.ndarray | None:
+def _edges_of_one_size(data: Buffer) -> np.ndarray | None:
     """As `_starts`, if all messages have the size of the first one: found at once. Else None."""
     total = len(data)
     if total < _LEAST_SIZE:
@@ -112,7 +113,7 @@ def _edges_of_one_size(data: bytes) -> np.ndarray | None:
     return np.arange(0, total + 1, size) if (sizes == size).all() else None
 
 
-def _starts(data: bytes) -> list[int]:
+def _starts(data: Buffer) -> list[int]:
     """Where the messages of a wire batch begin, going by their sizes, and where the last one ends. Empty if
     that is not the end of `data`, or if there seem to be few of them."""
     starts = [0]

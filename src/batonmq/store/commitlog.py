@@ -93,7 +93,8 @@ class CommitLog:
         Raises `OSError`; `take_back` has to follow then, or after any other failure before `append`.
         """
         for at, pieces in segments:
-            data = b"".join(pieces)
+            # Joined, one piece would be copied.
+            data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             self._written = at + len(data)
             file = self.files.file_for_write(at)
             file.write(at - file.base, data)

@@ -17,6 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
+from batonmq.protocol.buffers import Buffer
 from batonmq.store.errors import StoreError
 
 ALLOCATE_STEP: Final = 16 << 20
@@ -38,7 +39,7 @@ def list_bases(directory: Path) -> list[int]:
     return sorted(int(path.name) for path in directory.iterdir() if _NAME.fullmatch(path.name))
 
 
-def write_all(fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
+def write_all(fd: int, data: Buffer, position: int) -> None:
     """``pwrite`` until everything is written; raises `OSError`."""
     written = os.pwrite(fd, data, position)
     if written < len(data):
@@ -104,7 +105,7 @@ class MappedFile:
             raise
         self._allocated = 0
 
-    def write(self, position: int, data: bytes | memoryview) -> None:
+    def write(self, position: int, data: Buffer) -> None:
         """Write `data` at `position` within the file; raises `OSError` on a full or read-only disk."""
         end = position + len(data)
         if end > self._allocated:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import NamedTuple, TypeAlias
@@ -38,7 +38,7 @@ class PutResult(NamedTuple):
     """Bytes from there to the end of the (last) record."""
     store_timestamp: int = 0
     """Wall time in ms that the record carries."""
-    physical_offsets: tuple[int, ...] = ()
+    physical_offsets: Sequence[int] = ()
     """Of every record of a batch; empty for a single message."""
 
     @property

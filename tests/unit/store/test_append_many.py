@@ -77,7 +77,8 @@ def encode(messages: list[StoredMessage], folder: Path, position: int = POSITION
     ]
     before = {queue.queue_id: offset for queue, offset in turn.before.items()}
     ends = [queue.next_offset for queue in queues]
-    return turn.results, written, units, before, turn.end, ends
+    results = [result._replace(physical_offsets=tuple(result.physical_offsets)) for result in turn.results]
+    return results, written, units, before, turn.end, ends
 
 
 def compare(
