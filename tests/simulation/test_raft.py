@@ -18,6 +18,7 @@ EVER_FAILED: dict[int, str] = {
     3055: "a leader that had been paused answered reads from a lease that had run out",
     4832: "the same: a read did not bring the time with it",
     8067968: "the same false alarm as 180: the snapshot became durable in the moment of the crash",
+    8121612: "the same as 8067968",
 }
 """Seeds that once broke an invariant, and what was wrong: they stay for ever."""
 

@@ -33,12 +33,14 @@ from batonmq.controller.suspicion import Suspicion
 from batonmq.net.connection import Connection
 from batonmq.net.dispatch import Dispatcher, Reply, Request
 from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.constant_reply import ConstantReply
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.namesrv import BrokerHeartbeat, BrokerHeartbeatReply
 
 MAX_HEARTBEAT_BYTES: Final = 4_096
 """Header fields of a heartbeat; names have 255 characters at most, each perhaps an escape of six."""
-HEARTBEAT_DONE = Reply(code=0, remark="Heart beat success")
+HEARTBEAT_DONE: Final = "Heart beat success"
+_DONE: Final = ConstantReply(0, HEARTBEAT_DONE)
 
 
 class HeartbeatHandler:
@@ -131,7 +133,10 @@ class HeartbeatHandler:
         self._suspicion.heartbeat_came(broker_name, broker_id, forwarded=forwarded)
         if header.silent_master_epoch is not None:
             leadership.reported_silent(broker_name, broker_id, header.silent_master_epoch)
-        return HEARTBEAT_DONE if at_once else None
+        if at_once:
+            command = request.command
+            request.reply_frame(_DONE.frame(command.opaque, binary=command.binary), 0)
+        return None
 
 
 def _changes_nothing(broker_set: BrokerSet, broker_id: int, session_id: int, leader_now_ms: int) -> bool:
@@ -150,6 +155,6 @@ def _answer(request: Request, forwarded: bool, broker_set: BrokerSet, outcome: O
     if outcome.code:
         request.reply(to_reply(outcome))
     elif forwarded:
-        request.reply(Reply(BrokerHeartbeatReply(broker_set.master_epoch), remark=HEARTBEAT_DONE.remark))
+        request.reply(Reply(BrokerHeartbeatReply(broker_set.master_epoch), remark=HEARTBEAT_DONE))
     else:
-        request.reply(HEARTBEAT_DONE)
+        request.reply(Reply(remark=HEARTBEAT_DONE))

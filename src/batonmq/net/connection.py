@@ -207,8 +207,9 @@ class Connection(asyncio.Protocol):
             else:
                 if outcome.__class__ is Reply:
                     request.reply(outcome)
+                if request._state:
                     long = self._loop.time() - began > _LONG_S
-                elif not request._state:
+                else:
                     if not arrived:
                         arrived = self._loop.time()
                     if outcome is not None:

@@ -32,11 +32,11 @@ BINARY_MIN_HEADER: Final = 21
 BINARY_HEAD = struct.Struct(">IIhbhiiI")
 """How a frame with a binary header begins: frame length, serialisation and header length, code, language,
 version, opaque, flag, remark length. The remark, the length of the fields and the fields follow."""
-_LENGTHS = struct.Struct(">II")
+LENGTHS = struct.Struct(">II")
 _U32 = struct.Struct(">I")
 _U16 = struct.Struct(">H")
 _unpack_binary_head = BINARY_HEAD.unpack_from
-_unpack_lengths = _LENGTHS.unpack_from
+_unpack_lengths = LENGTHS.unpack_from
 _unpack_u32 = _U32.unpack_from
 
 _CUT_CODES = {code & 0xFFFF: int(code) for code in RequestCode if code > 0xFFFF}
@@ -233,7 +233,7 @@ def encode_head(
     if remark:
         encoded += b',"remark":' + _encode_json(remark)
     encoded += b"}"
-    return _LENGTHS.pack(4 + len(encoded) + body_length, len(encoded)) + encoded
+    return LENGTHS.pack(4 + len(encoded) + body_length, len(encoded)) + encoded
 
 
 def encode(command: Command) -> bytes:

@@ -14,6 +14,7 @@ from batonmq.controller.machine import ControllerMachine
 from batonmq.controller.sessions import Sessions
 from batonmq.net.dispatch import Reply
 from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.frame import FrameReader
 from batonmq.protocol.headers.namesrv import BrokerHeartbeat
 
 NOW_MS = 10_000
@@ -28,6 +29,8 @@ class World:
         self.sessions: Sessions[Any] = Sessions()
         self.known = object()
         self.submitted: list[tuple[events.Beat, bool]] = []
+        self.answers: list[bytes] = []
+        """Frames that were sent before `handle` returned."""
         self.proposer = SimpleNamespace(submit_beat=self._submit, keeps_up=True)
         self.leading = True
         self.now_ms = NOW_MS
@@ -63,7 +66,9 @@ class World:
             **more,
         }
         request = SimpleNamespace(
-            command=SimpleNamespace(raw_ext=b""), connection=connection if connection else self.known
+            command=SimpleNamespace(raw_ext=b"", opaque=7, binary=False),
+            connection=connection if connection else self.known,
+            reply_frame=lambda frame, code: self.answers.append(frame),
         )
         stub: Any = self
         handler = HeartbeatHandler(
@@ -80,7 +85,9 @@ class World:
 
 def test_a_living_broker_gets_its_answer_at_once_and_its_heartbeat_goes_into_the_log() -> None:
     world = World()
-    assert world.beat() is HEARTBEAT_DONE
+    assert world.beat() is None
+    (command,) = FrameReader(1 << 20).feed(world.answers[0])
+    assert (command.code, command.opaque, command.remark) == (0, 7, HEARTBEAT_DONE)
     assert [(beat.broker_id, waits) for beat, waits in world.submitted] == [(1, False)]
 
 
@@ -107,6 +114,7 @@ def test_the_answer_waits_if_the_heartbeat_matters(reason: Any) -> None:
     world = World()
     reason(world)
     assert world.beat() is None
+    assert not world.answers
     assert [waits for _, waits in world.submitted] == [True]
 
 
