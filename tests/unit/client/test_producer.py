@@ -514,7 +514,7 @@ async def test_oneway_waits_for_a_broker_that_takes_less_than_is_sent() -> None:
         cluster.topic("t", a=1)
         count = 0
         async with Producer("g", cluster.namesrv, send_timeout_ms=300, compress_over=0) as producer:
-            await producer.send(Message("t", b"x"))
+            await producer.send(Message("t", b"x"), timeout_ms=10_000)
             (connection,) = broker.server.connections
             assert connection._transport is not None
             connection._transport.pause_reading()
