@@ -523,7 +523,8 @@ class Simulation(World):
             # Whoever left may now be switched off; sometimes it is left running, and does not know.
             self._replacing = None
             self.replaced += 1
-            if self.rng.random() < 0.5 and old not in members.all() and self._is_committed(leader):
+            left = old not in members.all() and self._is_committed(leader)
+            if self.rng.random() < 0.5 and left and not self._was_added_again(leader, old):
                 self.log(f"{old} is switched off for good")
                 self.nodes[old].gone = True
                 if self.nodes[old].alive:
@@ -534,6 +535,11 @@ class Simulation(World):
     @staticmethod
     def _is_committed(leader: Node) -> bool:
         return leader.core.membership_index <= leader.core.commit_index
+
+    def _was_added_again(self, leader: Node, name: str) -> bool:
+        """By a newer leader, of which this one does not know yet."""
+        newer = [node.core for node in self.nodes.values() if node.life and node.core.term > leader.core.term]
+        return any(name in core.members.all() for core in newer)
 
     def _begin_fresh(self) -> str:
         name = self._add_fresh()

@@ -113,7 +113,8 @@ How many stories of the [simulation](../simulation.md) were run, by kind and sou
 decided by its seed. It fails if an invariant breaks. `python -m tests.simulation tally FILE...` writes this
 page from the files that searches append to (option `--tally FILE`). "A second" is the number of stories a
 second of processor time. Compiled modules run the same stories faster
-([how](../simulation.md#compiled-searches)). The seeds that failed are in parentheses.
+([how](../simulation.md#compiled-searches)). The seeds that failed are in parentheses;
+the tests keep them, with what was wrong (`EVER_FAILED` in `tests/simulation`).
 
 """
 HEAD = """| kind | stories | failed |

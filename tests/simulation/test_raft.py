@@ -19,6 +19,7 @@ EVER_FAILED: dict[int, str] = {
     4832: "the same: a read did not bring the time with it",
     8067968: "the same false alarm as 180: the snapshot became durable in the moment of the crash",
     8121612: "the same as 8067968",
+    8340159: "a false alarm: a deposed leader switched off a node that a newer leader had added again",
 }
 """Seeds that once broke an invariant, and what was wrong: they stay for ever."""
 
