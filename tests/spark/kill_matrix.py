@@ -38,6 +38,8 @@ JAVA_START_TIMEOUT_S = 120.0
 READY_TIMEOUT_S = 90.0
 OURS, JAVA, JAVA_REPLICAS = "ours", "java", "java-replicas"
 PROGRESS_KILLS = 20
+PAUSE_S = (0.5, 4.0)
+"""Seconds between a kill and the next one."""
 VICTIMS = {"worker": 6, "driver": 2, "master": 4, "brokers": 1, "controller": 2}
 """What is killed, and how often in proportion."""
 
@@ -246,7 +248,7 @@ def run(
     kills: int,
     seed: int,
     rows_a_batch: int,
-    pause_s: tuple[float, float] = (0.5, 4.0),
+    pause_s: tuple[float, float] = PAUSE_S,
     timeout_s: float = 600,
     brokers: str = OURS,
 ) -> Outcome:
@@ -296,6 +298,14 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rows-a-batch", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--pause",
+        type=float,
+        nargs=2,
+        default=PAUSE_S,
+        metavar=("FROM", "TO"),
+        help="seconds between kills; a job that never has time to start copies nothing (default: 0.5 4)",
+    )
     parser.add_argument("--timeout", type=float, default=7_200, help="seconds")
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
@@ -318,6 +328,7 @@ def main() -> int:
         kills=given.kills,
         seed=given.seed,
         rows_a_batch=given.rows_a_batch,
+        pause_s=tuple(given.pause),
         timeout_s=given.timeout,
         brokers=given.brokers,
     )

@@ -5,11 +5,10 @@ Pure: the caller passes in the time and the queues that have grown, and runs the
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable
-from itertools import count
 from typing import Generic, TypeVar
 
+from batonmq.broker.deadlines import Deadlines
 from batonmq.store.results import QueueKey
 
 T = TypeVar("T")
@@ -35,8 +34,7 @@ class HeldPulls(Generic[T]):
     def __init__(self) -> None:
         self._by_queue: dict[QueueKey, dict[HeldPull[T], None]] = {}
         """In the order in which they came. A dict: thousands of one queue may expire in any order."""
-        self._deadlines: list[tuple[int, int, HeldPull[T]]] = []
-        self._ticket = count()
+        self._deadlines: Deadlines[HeldPull[T]] = Deadlines()
         self._held = 0
 
     def __len__(self) -> int:
@@ -45,7 +43,7 @@ class HeldPulls(Generic[T]):
     def hold(self, queue: QueueKey, queue_offset: int, deadline_ms: int, pull: T) -> None:
         held = HeldPull(queue, queue_offset, deadline_ms, pull)
         self._by_queue.setdefault(queue, {})[held] = None
-        heapq.heappush(self._deadlines, (deadline_ms, next(self._ticket), held))
+        self._deadlines.add(deadline_ms, held)
         self._held += 1
 
     def queues_grown(self, queues: Iterable[tuple[QueueKey, int]]) -> list[HeldPull[T]]:
@@ -67,17 +65,13 @@ class HeldPulls(Generic[T]):
         for held in ready:
             held.released = True
         self._held -= len(ready)
-        self._drop_released()
+        self._deadlines.sweep(self._held)
         return ready
 
     def expire(self, now_ms: int) -> list[HeldPull[T]]:
         """Remove and return the pulls that expired by `now_ms`."""
         expired: list[HeldPull[T]] = []
-        deadlines = self._deadlines
-        while deadlines and (deadlines[0][2].released or deadlines[0][0] <= now_ms):
-            held = heapq.heappop(deadlines)[2]
-            if held.released:
-                continue
+        while (held := self._deadlines.pop_expired(now_ms)) is not None:
             held.released = True
             expired.append(held)
             waiting = self._by_queue[held.queue]
@@ -94,7 +88,7 @@ class HeldPulls(Generic[T]):
         for held in released:
             held.released = True
         self._held -= len(released)
-        self._drop_released()
+        self._deadlines.sweep(self._held)
         return released
 
     def release_all(self) -> list[HeldPull[T]]:
@@ -109,15 +103,4 @@ class HeldPulls(Generic[T]):
 
     def next_deadline_ms(self) -> int | None:
         """The next deadline; None while no pull is held."""
-        self._drop_released()
-        return self._deadlines[0][0] if self._deadlines else None
-
-    def _drop_released(self) -> None:
-        deadlines = self._deadlines
-        while deadlines and deadlines[0][2].released:
-            heapq.heappop(deadlines)
-        # A busy queue releases pulls long before their deadlines. Without this the heap would keep released
-        # pulls and their requests until then.
-        if len(deadlines) > 64 and len(deadlines) > 4 * self._held:
-            deadlines[:] = [entry for entry in deadlines if not entry[2].released]
-            heapq.heapify(deadlines)
+        return self._deadlines.next_ms()

@@ -6,12 +6,11 @@ group that wait for the same queue, the first come first.
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import count
 from typing import Generic, TypeVar
 
+from batonmq.broker.deadlines import Deadlines
 from batonmq.store.results import QueueKey
 
 T = TypeVar("T")
@@ -66,8 +65,7 @@ class HeldPops(Generic[T]):
         self._lines: dict[tuple[str, str, int], Line[T]] = {}
         self._by_topic: dict[str, dict[tuple[str, str, int], Line[T]]] = {}
         """By topic or retry topic, what waits for it."""
-        self._deadlines: list[tuple[int, int, HeldPop[T]]] = []
-        self._ticket = count()
+        self._deadlines: Deadlines[HeldPop[T]] = Deadlines()
         self._held = 0
 
     def __len__(self) -> int:
@@ -94,7 +92,7 @@ class HeldPops(Generic[T]):
         held = HeldPop(line, deadline_ms, pop)
         line.waiting.append(held)
         line.size += 1
-        heapq.heappush(self._deadlines, (deadline_ms, next(self._ticket), held))
+        self._deadlines.add(deadline_ms, held)
         self._held += 1
 
     def release(self, held: HeldPop[T]) -> None:
@@ -114,7 +112,7 @@ class HeldPops(Generic[T]):
                 del lines[key]
                 if not lines:
                     del self._by_topic[topic]
-        self._drop_released()
+        self._deadlines.sweep(self._held)
 
     def lines_for(self, queues: Iterable[tuple[QueueKey, int]]) -> list[Line[T]]:
         """The lines to run, since these queues have grown."""
@@ -136,24 +134,12 @@ class HeldPops(Generic[T]):
     def expire(self, now_ms: int) -> list[HeldPop[T]]:
         """The pops that expired by `now_ms`; the caller releases them."""
         expired = []
-        deadlines = self._deadlines
-        while deadlines and (deadlines[0][2].released or deadlines[0][0] <= now_ms):
-            held = heapq.heappop(deadlines)[2]
-            if not held.released:
-                expired.append(held)
+        while (held := self._deadlines.pop_expired(now_ms)) is not None:
+            expired.append(held)
         return expired
 
     def all(self) -> list[HeldPop[T]]:
         return [held for line in self._lines.values() for held in line.waiting if not held.released]
 
     def next_deadline_ms(self) -> int | None:
-        self._drop_released()
-        return self._deadlines[0][0] if self._deadlines else None
-
-    def _drop_released(self) -> None:
-        deadlines = self._deadlines
-        while deadlines and deadlines[0][2].released:
-            heapq.heappop(deadlines)
-        if len(deadlines) > 64 and len(deadlines) > 4 * self._held:
-            deadlines[:] = [entry for entry in deadlines if not entry[2].released]
-            heapq.heapify(deadlines)
+        return self._deadlines.next_ms()
