@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from batonmq.protocol.message.layout import SIZE_MAGIC
+from batonmq.protocol.message.layout import MAGIC_V1, MAGIC_V2, SIZE_MAGIC
 from batonmq.store.checkpoint import Checkpoint
 from batonmq.store.config import UNIT_SIZE
 from batonmq.store.consumequeue import FILLER_SIZE, UNIT
@@ -158,10 +158,8 @@ def _find_end(files: Sequence[LogFile], pointed: tuple[int, int]) -> tuple[int, 
     """Where the last whole record ends, and why nothing follows.
 
     The walk begins at the last record that a consume queue points to, or with the last file that has one."""
-    starts = [file for file in files if _begins_with_record(file)]
-    if not starts:
-        return files[0].base, None
-    number = files.index(starts[-1])
+    starts = [number for number, file in enumerate(files) if _begins_with_record(file)]
+    number = starts[-1] if starts else 0
     position = files[number].base
     for i, file in enumerate(files):
         if file.base <= pointed[0] < file.end and i >= number - 1:
@@ -207,10 +205,20 @@ def walk_file(file: LogFile, position: int, records: int | None = None) -> tuple
             at, position, count = at + size, position + size, count + 1
         if blank_size(data, at, len(data)):
             return file.end, None
-        if last or size.reason == "zeros":  # a larger window would read a file's unwritten rest into memory
+        # Else a larger window would read the rest of a large file into memory.
+        if last or not _is_cut(data, at, file.end - position):
             return (position, size) if position < file.end else (position, None)
         window = WINDOW if position > first else window * 4
     return position, None
+
+
+def _is_cut(data: bytes, at: int, room: int) -> bool:
+    """Whether there may be a whole record at `at`, of at most `room` bytes, that `data` has a part of."""
+    held = len(data) - at
+    if held < SIZE_MAGIC.size:
+        return True
+    size, magic = SIZE_MAGIC.unpack_from(data, at)
+    return held < size <= room and magic in (MAGIC_V1, MAGIC_V2)
 
 
 def read_at(path: str, position: int, size: int) -> bytes:

@@ -67,6 +67,19 @@ def test_a_log_that_ends_before_its_consume_queues_is_named(made: SmallStore, lo
     assert files_of(cut, tuple(TABLE_COLUMNS["files"])).to_pylist()[-1]["problem"] == cut.torn
 
 
+def test_a_log_whose_first_sector_was_lost_is_an_error(made: SmallStore) -> None:
+    """A file that begins with zeros looks like one that is not written yet, but consume queues point into it."""
+    made.put(*(b"%d" % i * 50 for i in range(10)))
+    made.store.close()
+    found = inspect(made.root)
+    assert len(found.files) == 1
+    with Path(found.files[0].path).open("r+b") as file:
+        file.write(bytes(512))
+    assert inspect(made.root).end == found.end
+    with pytest.raises(StoreError, match="no record at 0: zeros, but the log goes on"):
+        rows(made.root)
+
+
 def test_a_copy_with_a_short_last_file_is_read_as_far_as_it_goes(made: SmallStore, tmp_path: Path) -> None:
     made.put(*(b"%d" % i * 50 for i in range(30)))
     copy = tmp_path / "copy"

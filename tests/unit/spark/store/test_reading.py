@@ -99,6 +99,20 @@ def test_with_epochs_reading_stops_where_consume_queues_do(tmp_path: Path) -> No
     made.store.abandon()
 
 
+def sizes_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many bytes each read of a file gives from now on."""
+    read: list[int] = []
+    real = directory.read_at
+
+    def read_at(path: str, position: int, size: int) -> bytes:
+        data = real(path, position, size)
+        read.append(len(data))
+        return data
+
+    monkeypatch.setattr(directory, "read_at", read_at)
+    return read
+
+
 def test_the_unwritten_rest_of_the_last_file_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,17 +123,32 @@ def test_the_unwritten_rest_of_the_last_file_is_not_read(
     made.store.abandon()
     with path.open("r+b") as file:
         file.truncate(64 << 20)
-    read: list[int] = []
-
-    real = directory.read_at
-
-    def read_at(path: str, position: int, size: int) -> bytes:
-        data = real(path, position, size)
-        read.append(len(data))
-        return data
-
-    monkeypatch.setattr(directory, "read_at", read_at)
+    read = sizes_read(monkeypatch)
     assert len(rows(made.root)) == 1
+    assert max(read) <= directory.WINDOW
+
+
+@pytest.mark.parametrize("torn", ["half of it", "its size", "its magic"])
+def test_the_file_behind_a_torn_record_is_not_read(
+    torn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = SmallStore(tmp_path / "store")
+    made.put(b"x" * 100, b"y" * 100)
+    path = made.root / "commitlog" / f"{0:020d}"
+    made.store.close()
+    begin, end = scan_frames(path.read_bytes())[-2:]
+    with path.open("r+b") as file:
+        if torn == "half of it":
+            file.seek((begin + end) // 2)
+            file.write(bytes(end - (begin + end) // 2))
+        else:
+            file.seek(begin + (0 if torn == "its size" else 4))
+            file.write(b"\x7f\xff\xff\xff")
+        file.truncate(16 << 20)
+    read = sizes_read(monkeypatch)
+    found = inspect(made.root)
+    assert found.end == begin
+    assert found.torn is not None and f"no whole record at {begin}" in found.torn
     assert max(read) <= directory.WINDOW
 
 
