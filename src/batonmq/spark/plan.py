@@ -139,7 +139,7 @@ def limit(start: Offsets, available: Offsets, max_offsets: int) -> Offsets:
     """At most `max_offsets` messages after `start`, shared among the queues in proportion to their backlog.
 
     Every queue with a backlog gets at least one message while there are any left, so that a large queue does
-    not starve a small one."""
+    not starve a small one. Where `max_offsets` is less than the number of these queues, they take turns."""
     backlog = {
         (topic, queue): max(0, end - start.get(topic, {}).get(queue, 0))
         for topic, queues in available.items()
@@ -149,7 +149,9 @@ def limit(start: Offsets, available: Offsets, max_offsets: int) -> Offsets:
     if total <= max_offsets:
         return {topic: dict(queues) for topic, queues in available.items()}
     waiting = sorted(key for key, size in backlog.items() if size)
-    share = dict.fromkeys(waiting[:max_offsets], 1)
+    # With one message each the offsets grow by `max_offsets`: so the next turn begins where this one ends.
+    turn = sum(offset for queues in start.values() for offset in queues.values()) % len(waiting)
+    share = dict.fromkeys([*waiting[turn:], *waiting[:turn]][:max_offsets], 1)
     left = max_offsets - len(share)
     rest = total - len(waiting)
     share |= {key: 1 + (backlog[key] - 1) * left // rest for key in share if rest}

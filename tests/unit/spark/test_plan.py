@@ -145,6 +145,17 @@ def test_limit_never_exceeds_and_always_moves_on(ends, most):
         assert all(limited[q] for q in waiting)
 
 
+@pytest.mark.parametrize("most", range(1, 8))
+def test_no_queue_starves_if_a_batch_has_fewer_messages_than_there_are_queues(most):
+    """Producers go on, so no queue's backlog ever ends."""
+    at = {f"b:{i}": 100 + i for i in range(7)}
+    for _ in range(14):
+        at = limit({"t": at}, {"t": {q: offset + 50 for q, offset in at.items()}}, most)["t"]
+    read = [offset - 100 - i for i, offset in enumerate(at.values())]
+    assert sum(read) == 14 * most
+    assert max(read) - min(read) <= 1
+
+
 @given(offsets, st.none() | st.integers(1, 40), st.none() | st.integers(1, 100))
 def test_ranges_cover_each_message_once(ends, minimum, most):
     pieces = ranges({"t": dict.fromkeys(ends, 0)}, {"t": ends}, min_partitions=minimum, max_records=most)
