@@ -169,6 +169,10 @@ class Fetcher:
         except TopicNotExistError:
             raise UnknownTopic(topic, self._options.namesrv) from None
         if self._options.assign is None:
+            if not queues and self._options.pattern is None:
+                raise DataLoss(
+                    f"topic {topic!r} has no queue that can be read; does it have the permission to read (perm 6)?"
+                )
             return queues
         wanted = self._options.assign[topic]
         by_name = {f"{q.broker_name}:{q.queue_id}": q for q in queues}

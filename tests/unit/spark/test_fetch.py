@@ -22,7 +22,7 @@ from batonmq.spark import fetch
 from batonmq.spark.fetch import UnknownTopic, fetcher
 from batonmq.spark.options import OptionError, parse_read_options
 from batonmq.spark.plan import DataLoss, QueueRange
-from batonmq.spark.source import RocketMQStreamReader
+from batonmq.spark.source import RocketMQBatchReader, RocketMQStreamReader
 
 HOST = pack_host("127.0.0.1", 1)
 
@@ -247,6 +247,18 @@ class Restarted(Queue):
                 return []
             raise TopicNotExistError(ResponseCode.TOPIC_NOT_EXIST, "no route")
         return [MessageQueue(topic, "b", 0)]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_topic_that_may_not_be_read_is_not_taken_for_an_empty_one(monkeypatch, streaming):
+    raw = {"namesrvAddr": "h:1", "pollTimeoutMs": "50", "subscribe": "t"}
+    options = parse_read_options(raw, streaming=streaming)
+    monkeypatch.setattr(fetch, "QueueReader", lambda *args, **kwargs: Restarted(10_000, topic=True))
+    with pytest.raises(DataLoss, match="topic 't' has no queue that can be read; .* permission"):
+        if streaming:
+            RocketMQStreamReader(options, ("value",)).initialOffset()
+        else:
+            RocketMQBatchReader(options, ("value",)).partitions()
 
 
 @pytest.mark.parametrize("named", [{"subscribe": "t"}, {"assign": '{"t": ["b:0"]}'}])
