@@ -481,8 +481,9 @@ class Producer:
             body = bytes(message.body)
             sys_flag = 0
             if self._compress_over and len(body) > self._compress_over:
-                body = compress(body, self._compression, self._compression_level)
-                sys_flag = self._compression.sys_flag
+                packed = compress(body, self._compression, self._compression_level)
+                if len(packed) < len(body):  # else it may be over the brokers' limit, which the body is not
+                    body, sys_flag = packed, self._compression.sys_flag
             return message, int(RequestCode.SEND_MESSAGE_V2), sys_flag, body, message.unique_id
         if isinstance(message, EncodedBatch):
             head = Message(message.topic, message.body)

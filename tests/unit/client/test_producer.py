@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from array import array
 from collections.abc import Sequence
@@ -105,6 +106,20 @@ async def test_large_bodies_are_compressed(kind: CompressionType) -> None:
         assert (plain.body, plain.sys_flag) == (b"x" * 100, 0)
         assert packed.sys_flag == kind.sys_flag
         assert decompress(packed.body, packed.sys_flag) == b"y" * 101
+
+
+@pytest.mark.parametrize("kind", list(CompressionType))
+async def test_a_body_that_compression_makes_larger_is_sent_as_it_is(kind: CompressionType) -> None:
+    """Brokers would refuse one whose size is just within their limit."""
+    body = random.Random(1).randbytes(5_000)
+    async with FakeCluster() as cluster:
+        broker = await cluster.broker("a")
+        cluster.topic("t", a=1)
+        async with Producer("g", cluster.namesrv, compression=kind, max_message_size=len(body)) as producer:
+            await producer.send(Message("t", body))
+        (record,) = broker.log.records[MessageQueue("t", "a", 0)]
+        stored = decode_record(record, inflate=False)
+        assert (stored.body, stored.sys_flag) == (body, 0)
 
 
 @pytest.mark.parametrize("oneway", [False, True], ids=["send", "oneway"])
