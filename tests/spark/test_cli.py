@@ -168,6 +168,27 @@ def test_what_spark_refuses_is_one_line(session, topics, tmp_path):
     assert "text" in one_error(in_this_process(*audit))
 
 
+def test_a_directory_of_several_tables_and_a_damaged_checkpoint_are_one_line(session, topics, tmp_path):
+    topic = topics.make(queues=1)
+    topics.fill(topic, {0: bodies("a", 2)})
+    archive = ("archive", "-n", topics.namesrv, "-t", topic, "--to", tmp_path / "a")
+    assert in_this_process(*archive).exit_code == 0
+    session.range(1).write.parquet(str(tmp_path / "other"))
+    for job in (
+        ("skew", "--archive", tmp_path, "-t", topic),
+        ("restore", "-n", topics.namesrv, "--archive", tmp_path, "--state", tmp_path / "state"),
+        ("audit", "-n", topics.namesrv, "-t", topic, "--history", tmp_path),
+    ):
+        assert "name that of one table" in one_error(in_this_process(*job))
+    (offsets,) = (tmp_path / "a" / "_checkpoint" / "offsets").glob("[0-9]*")
+    for content, says in ((b"", "Incomplete log file"), (b"x", "[MALFORMED_LOG_FILE] Log file was malformed")):
+        offsets.write_bytes(content)
+        (offsets.parent / f".{offsets.name}.crc").unlink(missing_ok=True)
+        said = one_error(in_this_process(*archive))
+        assert said.startswith("Error: the checkpoint is damaged: Failed to read log file ") and says in said
+        assert str(offsets) in said and "SQLSTATE" not in said
+
+
 def test_a_condition_that_cannot_be_computed_is_one_line(session, topics, tmp_path):
     topic, target = topics.make(queues=1), topics.make(queues=1)
     topics.fill(topic, {0: bodies("a", 3)})

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from batonmq.common.config import LONG_MAX
 from batonmq.spark.access import Access
 from batonmq.spark.signals import start_jvm
 
@@ -129,13 +130,14 @@ def time_ms(_: click.Context, parameter: click.Parameter, text: str | None) -> i
     if text is None:
         return None
     try:
-        if text.isdecimal():
-            return int(text)
-        return round(datetime.fromisoformat(text).timestamp() * 1000)
+        time = int(text) if text.isdecimal() else round(datetime.fromisoformat(text).timestamp() * 1000)
     except (ValueError, OverflowError):
         raise click.BadParameter(
             f"{text!r} is neither milliseconds since 1970 nor a time such as 2026-11-24T10:00:00+01:00"
         ) from None
+    if not 0 <= time <= LONG_MAX:
+        raise click.BadParameter(f"{text!r} is before 1970 or beyond any time that a message may have")
+    return time
 
 
 def time_option(name: str, parameter: str, text: str) -> Callable[[F], F]:

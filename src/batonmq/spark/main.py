@@ -61,6 +61,9 @@ _OF_ANOTHER_RUN = re.compile(
 )
 """Spark's words for two streams with one checkpoint or one output, within a text."""
 
+_OF_A_CHECKPOINT = re.compile(r"Failed to read log file \S+\. .+?(?=\.? SQLSTATE|$)", re.MULTILINE)
+"""Spark's words for a damaged file of a checkpoint, within a text."""
+
 _SQLSTATE = re.compile(r"\.? SQLSTATE: \w+.*")
 
 
@@ -98,7 +101,11 @@ def _of_the_input(error: Exception) -> list[str]:
         return found
     if _OF_ANOTHER_RUN.search(str(error)):
         return ["another run writes to the same directory or checkpoint; end one of them"]
+    if found := _OF_A_CHECKPOINT.findall(str(error)):
+        return [f"the checkpoint is damaged: {found[0]}; restore it from a backup"]
     condition = (error.getCondition() or "") if isinstance(error, PySparkException) else ""
+    if condition.startswith("CONFLICTING_"):
+        return ["below the directory are several tables, or files beside its partitions; name that of one table"]
     # Above the line of the second, the JVM has said what is wrong.
     known = condition.startswith(("FAILED_READ_FILE", "JAVA_GATEWAY_EXITED"))
     if not known and not isinstance(error, AnalysisException | IllegalArgumentException):

@@ -8,10 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from py4j.protocol import Py4JNetworkError
 
 from batonmq.spark.command import for_job
 from batonmq.spark.signals import ended, stop_requests
+from batonmq.spark.topic_commands import replay
 
 
 class Query:
@@ -39,6 +41,14 @@ def lost() -> bool:
 
 def refused() -> bool:
     raise ConnectionRefusedError("nobody listens there any more")
+
+
+@pytest.mark.parametrize("text", ["1960-01-01", "99999999999999999999", "0001-01-01T00:00+00:00"])
+def test_a_time_that_no_message_can_have_is_an_error_of_its_option(text: str) -> None:
+    """Else it is one of an option of the source, which jobs do not have."""
+    done = CliRunner().invoke(replay, ["-n", "h:1", "-t", "a", "--to", "b", "--state", "s", "--from", text])
+    assert done.exit_code == 2
+    assert f"Invalid value for '--from': {text!r} is before 1970 or beyond" in " ".join(done.stderr.split())
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -66,7 +66,7 @@ class ValueSchema:
         except (PySparkException, ValueError, KeyError) as error:
             raise SchemaError(
                 f"schema {self.source}: neither columns such as 'id BIGINT, name STRING' nor the JSON of a "
-                f"Spark schema: {str(error).splitlines()[0]}"
+                f"Spark schema: {str(error).strip().splitlines()[0]}"
             ) from None
         return _if_any(F.from_json(value.cast("string"), schema), schema.names)
 
