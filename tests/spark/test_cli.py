@@ -181,7 +181,10 @@ def test_a_directory_of_several_tables_and_a_damaged_checkpoint_are_one_line(ses
     ):
         assert "name that of one table" in one_error(in_this_process(*job))
     (offsets,) = (tmp_path / "a" / "_checkpoint" / "offsets").glob("[0-9]*")
-    for content, says in ((b"", "Incomplete log file"), (b"x", "[MALFORMED_LOG_FILE] Log file was malformed")):
+    for content, says in (
+        (b"", "Incomplete log file"),
+        (b"x", "[MALFORMED_LOG_FILE] Log file was malformed"),
+    ):
         offsets.write_bytes(content)
         (offsets.parent / f".{offsets.name}.crc").unlink(missing_ok=True)
         said = one_error(in_this_process(*archive))

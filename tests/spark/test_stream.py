@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 from pyspark.errors import PySparkException
@@ -33,6 +34,13 @@ def available_now(session, topics: Topics, topic: str, root, **options):
     )
     query.awaitTermination()
     return [p for p in query.recentProgress if p["numInputRows"]]
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
 
 
 def written(session, root) -> Counter[bytes]:
@@ -144,8 +152,43 @@ def test_a_group_shows_the_progress_of_a_stream(session, topics, tmp_path):
         finally:
             await session_.close()
 
-    found = asyncio.run(committed())
-    assert found[0] == 30 and found[1] in (5, 7), "at most what the checkpoint has"
+    assert asyncio.run(committed()) == [30, 7]
+    query = (
+        session.readStream.format("rocketmq")
+        .options(**topics.options(topic, groupId="spark-lag"))
+        .load()
+        .writeStream.format("memory")
+        .queryName("idle")
+        .option("checkpointLocation", str(tmp_path / "idle"))
+        .start()
+    )
+    try:
+        wait_until(lambda: query.lastProgress is not None)
+        topics.fill(topic, {1: bodies("d", 3)})
+        wait_until(lambda: asyncio.run(committed()) == [30, 10])  # though no other micro-batch follows
+    finally:
+        query.stop()
+
+
+@pytest.mark.parametrize("available_now", [False, True])
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_mistake_in_the_options_of_a_stream_is_named(session, topics, tmp_path, available_now, restart):
+    topic = topics.make(queues=1)
+
+    def run(**options: object) -> None:
+        stream = session.readStream.format("rocketmq").options(**topics.options(topic, **options)).load()
+        writer = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query = (writer.trigger(availableNow=True) if available_now else writer).start()
+        query.awaitTermination(60)
+
+    if restart:
+        topics.fill(topic, {0: bodies("a", 1)})
+        stream = session.readStream.format("rocketmq").options(**topics.options(topic)).load()
+        written = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
+        assert written.trigger(availableNow=True).start().awaitTermination(60)
+    with pytest.raises(Exception, match="OptionError: option 'maxTriggerDelay' must be like 500ms") as raised:
+        run(maxTriggerDelay="5")
+    assert "Traceback" not in str(raised.value)
 
 
 def test_a_micro_batch_waits_for_enough_messages_but_not_for_ever(session, topics):

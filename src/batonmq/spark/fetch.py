@@ -171,7 +171,8 @@ class Fetcher:
         if self._options.assign is None:
             if not queues and self._options.pattern is None:
                 raise DataLoss(
-                    f"topic {topic!r} has no queue that can be read; does it have the permission to read (perm 6)?"
+                    f"topic {topic!r} has no queue that can be read; does it have the permission to read "
+                    "(perm 6)?"
                 )
             return queues
         wanted = self._options.assign[topic]

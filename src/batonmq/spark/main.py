@@ -105,7 +105,9 @@ def _of_the_input(error: Exception) -> list[str]:
         return [f"the checkpoint is damaged: {found[0]}; restore it from a backup"]
     condition = (error.getCondition() or "") if isinstance(error, PySparkException) else ""
     if condition.startswith("CONFLICTING_"):
-        return ["below the directory are several tables, or files beside its partitions; name that of one table"]
+        return [
+            "below the directory are several tables, or files beside its partitions; name that of one table"
+        ]
     # Above the line of the second, the JVM has said what is wrong.
     known = condition.startswith(("FAILED_READ_FILE", "JAVA_GATEWAY_EXITED"))
     if not known and not isinstance(error, AnalysisException | IllegalArgumentException):

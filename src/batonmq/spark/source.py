@@ -59,6 +59,7 @@ from batonmq.spark.plan import (
     tasks,
     with_new_queues,
 )
+from batonmq.spark.refused import RefusedStreamReader
 from batonmq.spark.worker import settle
 
 log = logging.getLogger(__name__)
@@ -100,9 +101,11 @@ class RocketMQSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         return RocketMQBatchReader(self._checked(streaming=False), columns_of(schema))
 
-    @with_clear_errors
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return RocketMQStreamReader(self._checked(streaming=True), columns_of(schema))
+        try:
+            return RocketMQStreamReader(self._checked(streaming=True), columns_of(schema))
+        except Exception as error:
+            return RefusedStreamReader(error)
 
     @with_clear_errors
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -194,6 +197,8 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Offsets | None = None
         self._triggered_at: float | None = None
         """When the last micro-batch with messages began, by the monotonic clock, in s."""
+        self._shown: Offsets | None = None
+        """The last offsets of which nothing is to be shown any more."""
 
     @with_clear_errors
     def initialOffset(self) -> Offsets:
@@ -201,10 +206,14 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with fetcher(options) as fetch:
             bounds = fetch.bounds()
             start = _start(fetch, options, bounds)
-        return check_start(start, bounds, fail_on_data_loss=options.fail_on_data_loss)
+        self._shown = check_start(start, bounds, fail_on_data_loss=options.fail_on_data_loss)
+        return self._shown
 
     @with_clear_errors
     def latestOffset(self, start: Offsets, limit_: ReadLimit) -> Offsets:
+        """Spark asks once the micro-batch up to `start` is in its checkpoint, but tells `commit` of that only
+        when there is a next micro-batch: without messages it would never show the last one."""
+        self.commit(start)
         options = self._options
         with fetcher(options) as fetch:
             bounds = fetch.bounds(existed=bool(start))
@@ -298,8 +307,9 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Show a group's progress at the brokers (``groupId``). Spark calls this once its checkpoint has
         `end`, which stays the only offset that counts: a failure is one line in the log."""
         group = self._options.group
-        if group is None:
+        if group is None or end == self._shown:
             return
+        self._shown = end
         try:
             with fetcher(self._options) as fetch:
                 fetch.commit(group, end)

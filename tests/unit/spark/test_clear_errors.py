@@ -6,6 +6,7 @@ import io
 import os
 import sys
 import time
+from inspect import signature
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,7 +24,7 @@ from batonmq import NoNameServer
 from batonmq.spark.clear_errors import clear_errors, with_clear_errors
 from batonmq.spark.main import _OURS, Jobs
 from batonmq.spark.options import OptionError
-from batonmq.spark.source import RocketMQSource
+from batonmq.spark.source import RocketMQSource, RocketMQStreamReader
 from batonmq.spark.store.source import RocketMQStoreSource
 from batonmq.store.errors import StoreError
 
@@ -79,13 +80,31 @@ def test_a_program_of_the_users_is_left_as_it_is() -> None:
     assert HIDE not in os.environ
 
 
+def begin(source: RocketMQSource, kind: str) -> None:
+    """Make a reader; for a stream also call it: Spark does not show an error of `streamReader` itself."""
+    reader = getattr(source, kind)(StructType())
+    if kind == "streamReader":
+        reader.getDefaultReadLimit()
+
+
+def test_each_call_of_a_stream_that_cannot_begin_says_why() -> None:
+    """Which one is the first depends on Spark's version, the trigger, and whether there is a checkpoint."""
+    reader = RocketMQSource({"namesrvAddr": "localhost", "subscribe": "t"}).streamReader(StructType())
+    calls = {name: call for name, call in vars(RocketMQStreamReader).items() if not name.startswith("_")}
+    # Of the other two each follows such a call.
+    for name in calls.keys() - {"reportLatestOffset", "commit"}:
+        arguments = list(signature(calls[name]).parameters)[1:]
+        with pytest.raises(OptionError, match="option 'namesrvAddr'"):
+            getattr(reader, name)(*arguments)
+
+
 @pytest.mark.usefixtures("in_worker")
 @pytest.mark.parametrize("kind", ["reader", "streamReader"])
 def test_a_wrong_name_server_is_reported_when_a_query_is_planned(kind: str) -> None:
     source = RocketMQSource({"namesrvAddr": "127.0.0.1:1", "subscribe": "t"})
     began = time.monotonic()
     with pytest.raises(NoNameServer) as caught:
-        getattr(source, kind)(StructType())
+        begin(source, kind)
     assert time.monotonic() - began < 6, "not only after pollTimeoutMs, two minutes"
     (line,) = reported(caught.value).splitlines()
     assert "no name server answers (127.0.0.1:1: Connection refused)" in line
@@ -95,7 +114,7 @@ def test_a_wrong_name_server_is_reported_when_a_query_is_planned(kind: str) -> N
 def test_what_is_no_address_is_an_option_error(kind: str) -> None:
     source = RocketMQSource({"namesrvAddr": "localhost", "subscribe": "t"})
     with pytest.raises(OptionError, match="option 'namesrvAddr': name server address 'localhost': expected"):
-        getattr(source, kind)(StructType())
+        begin(source, kind)
 
 
 @pytest.mark.usefixtures("in_worker")

@@ -254,7 +254,7 @@ def test_a_topic_that_may_not_be_read_is_not_taken_for_an_empty_one(monkeypatch,
     raw = {"namesrvAddr": "h:1", "pollTimeoutMs": "50", "subscribe": "t"}
     options = parse_read_options(raw, streaming=streaming)
     monkeypatch.setattr(fetch, "QueueReader", lambda *args, **kwargs: Restarted(10_000, topic=True))
-    with pytest.raises(DataLoss, match="topic 't' has no queue that can be read; .* permission"):
+    with pytest.raises(DataLoss, match=r"topic 't' has no queue that can be read; .* permission"):
         if streaming:
             RocketMQStreamReader(options, ("value",)).initialOffset()
         else:

@@ -68,7 +68,7 @@ def test_a_log_that_ends_before_its_consume_queues_is_named(made: SmallStore, lo
 
 
 def test_a_log_whose_first_sector_was_lost_is_an_error(made: SmallStore) -> None:
-    """A file that begins with zeros looks like one that is not written yet, but consume queues point into it."""
+    """A file that begins with zeros looks like one not written yet, but consume queues point into it."""
     made.put(*(b"%d" % i * 50 for i in range(10)))
     made.store.close()
     found = inspect(made.root)
