@@ -61,8 +61,17 @@ _OF_ANOTHER_RUN = re.compile(
 )
 """Spark's words for two streams with one checkpoint or one output, within a text."""
 
-_OF_A_CHECKPOINT = re.compile(r"Failed to read log file \S+\. .+?(?=\.? SQLSTATE|$)", re.MULTILINE)
-"""Spark's words for a damaged file of a checkpoint, within a text."""
+_OF_A_CHECKPOINT = re.compile(
+    r"Failed to read log file \S+\. .+?(?=\.? SQLSTATE|$)"
+    r"|(?<=\.start\.\n: )(?:com\.fasterxml\.jackson|org\.json4s)[\w.]*: .+",
+    re.MULTILINE,
+)
+"""Spark's words for a damaged file of a checkpoint, within a text; the second for its file ``metadata``."""
+
+_OF_A_STREAM = re.compile(
+    r"\[STREAM_FAILED\] Query \[.+?\] terminated with exception: (.+?)(?=\.? SQLSTATE|$)", re.MULTILINE
+)
+"""How Spark reports that a stream ended, within a text."""
 
 _SQLSTATE = re.compile(r"\.? SQLSTATE: \w+.*")
 
@@ -103,6 +112,12 @@ def _of_the_input(error: Exception) -> list[str]:
         return ["another run writes to the same directory or checkpoint; end one of them"]
     if found := _OF_A_CHECKPOINT.findall(str(error)):
         return [f"the checkpoint is damaged: {found[0]}; restore it from a backup"]
+    if (ended := _OF_A_STREAM.match(str(error))) and "Traceback" not in str(error):
+        # What Spark says of other damage in a checkpoint ("next on empty iterator") does not name it.
+        return [
+            f"Spark ended the stream: {ended[1]}; start the job again, and if that does not help, restore "
+            "its checkpoint from a backup"
+        ]
     condition = (error.getCondition() or "") if isinstance(error, PySparkException) else ""
     if condition.startswith("CONFLICTING_"):
         return [

@@ -309,12 +309,13 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         group = self._options.group
         if group is None or end == self._shown:
             return
-        self._shown = end
         try:
             with fetcher(self._options) as fetch:
                 fetch.commit(group, end)
         except (MQError, NetError) as error:
             log.warning("offsets of group %s are not committed: %s", group, error)
+        else:
+            self._shown = end
 
     def _ends(self, *, existed: bool = False) -> Offsets:
         with fetcher(self._options) as fetch:

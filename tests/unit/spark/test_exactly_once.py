@@ -14,6 +14,7 @@ from batonmq.net.errors import CallTimeout, ConnectFailed, ConnectionLost
 from batonmq.protocol.errors import MQError
 from batonmq.spark.sink.exactly_once import settle
 from batonmq.spark.sink.exactly_once.core import (
+    BATCH_EPOCH,
     NO_EPOCH,
     Action,
     Ends,
@@ -25,6 +26,9 @@ from batonmq.spark.sink.exactly_once.core import (
 )
 from batonmq.spark.sink.exactly_once.ledger import BATCH_JOB, Ledger, LedgerError, decode_units, encode_units
 from batonmq.spark.sink.exactly_once.settle import NotEnded, NotSupported, commit_batch
+from batonmq.spark.sink.exactly_once.write import ledger_of
+from batonmq.spark.sink.options import parse_sink_options
+from batonmq.spark.sink.writer import ExactlyOnceWriter
 
 
 def unit(number: int, *, broker: str = "a", queue: int = 0, **fields: Any) -> Unit:
@@ -518,3 +522,27 @@ def test_another_producer_group_waits_for_a_decided_batch(tmp_path: Path) -> Non
         Ledger(tmp_path / "l").use_group("three")
     ledger.finish(0)
     ledger.use_group("three")
+
+
+def test_a_batch_job_that_is_complete_says_that_it_writes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else an id that is used again, by mistake, would lose the rows without a word."""
+    options = parse_sink_options(
+        {
+            "namesrvAddr": "a:1",
+            "deliveryGuarantee": "exactlyOnce",
+            "transactionLocation": str(tmp_path),
+            "transactionId": "load-1",
+        }
+    )
+    ExactlyOnceWriter(options)
+    ledger = ledger_of(options)
+    ledger.decide(BATCH_EPOCH, [unit(1)])
+    ExactlyOnceWriter(options)  # of a run that continues one
+    assert not caplog.records
+    ledger.finish(BATCH_EPOCH)
+    ExactlyOnceWriter(options)
+    (record,) = caplog.records
+    assert "is complete: this run of it writes nothing" in record.getMessage()
+    assert "load-1" in record.getMessage()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -18,6 +19,8 @@ from batonmq.spark.sink.exactly_once.ledger import BATCH_JOB
 from batonmq.spark.sink.options import SinkOptions, parse_sink_options
 from batonmq.spark.sink.send import Written, write_rows
 from batonmq.spark.tls import tls_context
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -98,7 +101,10 @@ class ExactlyOnceWriter(DataSourceArrowWriter):
         ledger = exactly_once.ledger_of(options)
         ledger.claim(BATCH_JOB)
         self._run = ledger.run()
-        self._decided = ledger.is_done(BATCH_EPOCH) or ledger.decided(BATCH_EPOCH) is not None
+        complete = ledger.is_done(BATCH_EPOCH)
+        self._decided = complete or ledger.decided(BATCH_EPOCH) is not None
+        if complete:
+            log.warning("the job of the ledger %s is complete: this run of it writes nothing", options.ledger)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         with clear_errors():
