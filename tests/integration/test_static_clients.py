@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock
@@ -20,6 +20,7 @@ from batonmq import (
     Consumer,
     Message,
     MessageExt,
+    Producer,
     RetryLater,
     SendResult,
     TransactionProducer,
@@ -106,6 +107,66 @@ async def test_nothing_is_lost_doubled_or_out_of_order_through_moves(tmp_path: P
         assert numbers == sorted(numbers)
     first = [message.body for message in shared if not message.reconsume_times]
     assert len(first) == len(set(first)), "only what failed comes again"
+
+
+async def send_some(producer: Producer, first: int) -> int:
+    """Send 25 messages, numbered from `first` on; returns the next number."""
+    for number in range(first, first + 25):
+        await producer.send(Message(TOPIC, b"%d" % number, sharding_key=str(number % 20)))
+    return first + 25
+
+
+@pytest.mark.timeout(180)
+async def test_retries_dead_letters_and_times_outlive_moves(tmp_path: Path) -> None:
+    got: list[MessageExt] = []
+    dead: list[int] = []
+
+    def fail_every_fifth(message: MessageExt) -> None:
+        got.append(message)
+        if not int(message.body) % 5:
+            raise RetryLater(1)
+
+    async with cluster(tmp_path) as brokers, AsyncExitStack() as stack:
+        namesrv = f"127.0.0.1:{brokers.name_server.port}"
+        admin = await stack.enter_async_context(Admin(namesrv))
+        producer = await stack.enter_async_context(Producer("p", namesrv))
+        _, plan = await static_topics.plan_queues(admin, TOPIC, 4, ["a"])
+        await static_topics.update(admin, plan)
+        consumer = Consumer("g", namesrv, from_where=FIRST, max_reconsume_times=2, commit_interval_ms=100)
+        consumer.subscribe(TOPIC, "*", fail_every_fifth)
+        await stack.enter_async_context(consumer)
+        sent = 0
+        moments: list[tuple[int, int]] = []
+        for targets in (["b"], ["c"], ["a", "b"]):
+            sent = await send_some(producer, sent)
+            await asyncio.sleep(0.2)
+            moments.append((int(time.time() * 1000), sent))
+            await asyncio.sleep(0.2)
+            _, plan = await static_topics.plan_remapping(admin, TOPIC, targets)
+            await static_topics.remap(admin, plan)
+        sent = await send_some(producer, sent)
+
+        failing = list(range(0, sent, 5))
+        reader = Consumer("reader", namesrv, from_where=FIRST)
+        reader.subscribe("%DLQ%g", "*", lambda message: dead.append(int(message.body)))
+        await until(
+            lambda: sum(m.reconsume_times == 2 for m in got) == len(failing), "all failed three times"
+        )
+        await stack.enter_async_context(reader)
+        await until(lambda: len(dead) >= len(failing), "all are dead letters")
+        assert sorted(dead) == failing
+        attempts = sorted((int(message.body), message.reconsume_times) for message in got)
+        assert attempts == [(n, k) for n in range(sent) for k in range(1 if n % 5 else 3)]
+
+        for at_ms, first in moments:
+            later: list[int] = []
+            late = Consumer(
+                f"from-{first}", namesrv, from_where=ConsumeFromWhere.TIMESTAMP, from_timestamp_ms=at_ms
+            )
+            late.subscribe(TOPIC, "*", lambda message, later=later: later.append(int(message.body)))  # type: ignore[misc]
+            async with late:
+                await until(lambda: len(later) >= sent - first, "all since then")  # noqa: B023
+            assert sorted(later) == list(range(first, sent))
 
 
 class Stopped(Exception):
