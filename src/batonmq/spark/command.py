@@ -57,10 +57,8 @@ def spark_options(command: F) -> F:
 def session_for(job: str, master: str | None, conf: tuple[str, ...]) -> SparkSession:
     """Start Spark. A job with a condition reports itself what Spark cannot compute; Spark would log it with
     traces before, for each task."""
-    try:
-        from batonmq.spark.session import spark_session
-    except ModuleNotFoundError as error:
-        raise click.ClickException(f"{error}; install Spark with: pip install 'batonmq[spark]'") from None
+    from batonmq.spark.session import SparkMissing, spark_session
+
     if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
         raise click.ClickException(
             "Spark needs a Java runtime, version 17 or newer: there is no java on PATH"
@@ -74,7 +72,10 @@ def session_for(job: str, master: str | None, conf: tuple[str, ...]) -> SparkSes
         if not equals:
             raise click.UsageError(f"--conf {item!r}: expected KEY=VALUE")
         settings[key] = value
-    return spark_session(f"batonmq {job}", master=master, settings=settings, start_jvm=start_jvm)
+    try:
+        return spark_session(f"batonmq {job}", master=master, settings=settings, start_jvm=start_jvm)
+    except SparkMissing as error:
+        raise click.ClickException(str(error)) from None
 
 
 def check_topic(namesrv: str, topic: str, access: Access) -> None:

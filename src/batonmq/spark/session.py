@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+class SparkMissing(ModuleNotFoundError):
+    """A package that the sources need is not installed. The text says how to install it."""
+
+
 def package_zip(directory: Path) -> Path:
     """This package as a zip for executors on other machines; its dependencies must be installed there."""
     root = Path(batonmq.__file__).parent
@@ -35,12 +39,18 @@ def spark_session(
 ) -> SparkSession:
     """A session named `app_name` on `master` (None: the master of spark-submit, or else ``local[*]``).
 
-    `start_jvm` may start Spark's JVM with these settings; otherwise Spark does.
+    `start_jvm` may start Spark's JVM with these settings; otherwise Spark does. Raises `SparkMissing`.
     """
-    from pyspark.sql import SparkSession
+    try:
+        from pyspark.sql import SparkSession
 
-    from batonmq.spark.source import RocketMQSource
-    from batonmq.spark.store.source import RocketMQStoreSource
+        from batonmq.spark.source import RocketMQSource
+        from batonmq.spark.store.source import RocketMQStoreSource
+    except ModuleNotFoundError as error:
+        raise SparkMissing(
+            f"{error}; install Spark with: pip install 'batonmq[spark]', or in a checkout 'make all'",
+            name=error.name,
+        ) from error
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
