@@ -157,7 +157,7 @@ def compact(
 
     The table has the columns of the archive, one directory for each topic and date, and the order of the
     queues. Run the job once a day: it writes what the table lacks, and days that have grown since. Readers
-    see whole days. 'restore', 'audit' and 'skew' take the table as --archive.
+    see whole days. 'restore', 'audit', 'rollup' and 'skew' take the table as --archive.
     """
     from batonmq.spark.jobs import compact as job
 
