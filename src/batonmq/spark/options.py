@@ -7,6 +7,7 @@ Names and meanings follow Spark's Kafka connector where the meaning is the same 
 
 from __future__ import annotations
 
+import difflib
 import json
 import logging
 import re
@@ -313,10 +314,12 @@ def option_rows(options: Iterable[Option], of: str | None = None) -> str:
 def known_options(raw: Mapping[str, str], known: Sequence[Option]) -> dict[str, str]:
     """Options by their names in lower case. Raises `OptionError` for one that is not `known`."""
     options = {key.lower(): value for key, value in raw.items()}
-    names = {option.name.lower() for option in known}
-    unknown = sorted(set(options) - names)
+    names = {option.name.lower(): option.name for option in known}  # Spark passes some keys in lower case
+    unknown = sorted(set(options) - set(names))
     if unknown:
-        raise OptionError(f"unknown option {unknown[0]!r}; known are: {', '.join(o.name for o in known)}")
+        near = [names[each] for each in difflib.get_close_matches(unknown[0], names, n=1)]
+        hint = f"did you mean {near[0]!r}? Known are" if near else "known are"
+        raise OptionError(f"unknown option {unknown[0]!r}; {hint}: {', '.join(names.values())}")
     return options
 
 
@@ -345,8 +348,8 @@ def parse_read_options(raw: Mapping[str, str], *, streaming: bool) -> ReadOption
     group = options.get("groupid")
     if group is not None and (problem := group_error(group)) is not None:
         raise OptionError(f"option 'groupId': {problem}")
-    starts_at = number(options, "startingTimestamp", at_least=0)
-    ends_at = number(options, "endingTimestamp", at_least=0)
+    starts_at = moment(options, "startingTimestamp")
+    ends_at = moment(options, "endingTimestamp")
     starts, ends = _times(options, "startingOffsetsByTimestamp"), _times(options, "endingOffsetsByTimestamp")
     tags, sql = options.get("tags"), options.get("sql")
     if tags is not None and sql is not None:
@@ -488,7 +491,8 @@ def _offsets(
     if word == "earliest" and not ending:
         return EARLIEST
     if word in ("latest", "earliest"):
-        raise OptionError(f"option {name!r} can not be {word!r} here")
+        what = "an end" if ending else "a batch read"
+        raise OptionError(f"option {name!r} can not be {word!r} for {what}: nothing would be read")
     example = '{"topic": {"broker-a:0": 42, "broker-a:1": -2}}'
     value = _json(text, name, example)
     parsed: dict[str, dict[str, int]] = {}
@@ -530,7 +534,14 @@ def duration_ms(options: Mapping[str, str], name: str, default: int) -> int:
     return int(found[1]) * _UNITS_MS[found[2]]
 
 
-def number(options: Mapping[str, str], name: str, *, at_least: int = 1) -> int | None:
+def moment(options: Mapping[str, str], name: str) -> int | None:
+    """A time in ms since 1970, None without the option. Raises `OptionError`."""
+    return number(options, name, at_least=0, kind="ms since 1970, a whole number")
+
+
+def number(
+    options: Mapping[str, str], name: str, *, at_least: int = 1, kind: str = "a whole number"
+) -> int | None:
     """A whole number, None without the option. Raises `OptionError`."""
     text = options.get(name.lower())
     if text is None:
@@ -538,7 +549,7 @@ def number(options: Mapping[str, str], name: str, *, at_least: int = 1) -> int |
     try:
         number = int(text)
     except ValueError:
-        raise OptionError(f"option {name!r} must be a whole number, not {text!r}") from None
+        raise OptionError(f"option {name!r} must be {kind}, not {text!r}") from None
     if number < at_least:
         raise OptionError(f"option {name!r} must be at least {at_least}, not {number}")
     if number > LONG_MAX:
