@@ -69,6 +69,12 @@ def test_rows_without_a_key_go_to_all_queues(topics: Topics) -> None:
     assert all(found[q] for q in range(4))
 
 
+def test_brokers_create_a_topic_for_rows_without_a_key_only(topics: Topics) -> None:
+    with pytest.raises(SinkError, match="create it with.*for rows without a key and a queue only"):
+        write(topics.namesrv, "new-with-keys", iter([rows(0, 5, keys=2)]))
+    assert write(topics.namesrv, "new-without-keys", iter([rows(0, 5)])).rows == 5
+
+
 def test_nothing_to_write_is_nothing_sent(topics: Topics) -> None:
     topic = topics.make()
     assert write(topics.namesrv, topic, iter([rows(0, 0)])) == Written(0, 0, 0)

@@ -166,7 +166,8 @@ class Sending(Queues):
                 write = await self._producer.queues(topic)
                 read = await self._reader.queues(topic)
             except TopicNotExistError:
-                raise _no_topic(topic, self._options.namesrv) from None
+                hint = "brokers create topics for rows without a key and a queue only"
+                raise _no_topic(topic, self._options.namesrv, hint) from None
             except NetError as error:
                 if self._loop.time() > deadline:
                     raise SinkError(f"topic {topic!r}: {error}") from error
@@ -271,7 +272,8 @@ class Sending(Queues):
                         f"topic {work.topic!r}: {error}; are enough replicas in sync, and is the disk quick?"
                     ) from error
             except TopicNotExistError:
-                raise _no_topic(work.topic, self._options.namesrv) from None
+                hint = "or set autoCreateTopicEnable=true on the brokers"
+                raise _no_topic(work.topic, self._options.namesrv, hint) from None
             except MQError as error:
                 if not error.retryable or self._loop.time() > deadline:
                     raise _refused(work, error) from error
@@ -315,10 +317,10 @@ def message_of(work: Encoded | Single) -> Message | EncodedBatch:
     return message
 
 
-def _no_topic(topic: str, namesrv: str) -> SinkError:
+def _no_topic(topic: str, namesrv: str, hint: str) -> SinkError:
     return SinkError(
         f"topic {topic!r} does not exist: name server {namesrv} knows no broker that has it; create it with "
-        "'batonmq admin updateTopic', or set autoCreateTopicEnable=true on the brokers"
+        f"'batonmq admin updateTopic'; {hint}"
     )
 
 
