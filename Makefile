@@ -23,7 +23,7 @@ help:  ## this text
 
 # Modules compiled by hatch_build.py; none without a C compiler.
 .venv/compiled: .venv/run hatch_build.py $(shell find src/batonmq -name '*.py')
-	@test -n "$$BATONMQ_PURE" || echo "compiling the hot path (BATONMQ_PURE=1: do not)"
+	@test -n "$$BATONMQ_PURE" || echo "compiling the hot path, which takes minutes (BATONMQ_PURE=1 leaves it out)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	@test ! -e .cache/compile.log || echo "not compiled, BatonMQ will be slower; why: .cache/compile.log" >&2
 	@touch $@
@@ -79,7 +79,7 @@ bench: all .venv/compiled  ## figures beside Apache RocketMQ in the same run
 
 COMPILE := .cache/lock/bin/pip-compile -q -U --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --generate-hashes
 lock: .venv/python  ## resolve the locked requirements anew
-	@test -x .cache/lock/bin/pip-compile || { $(PYTHON) -m venv .cache/lock && .cache/lock/bin/pip install --quiet pip-tools; }
+	@test -x .cache/lock/bin/pip-compile || { $(BIN)/python -m venv .cache/lock && .cache/lock/bin/pip install --quiet pip-tools; }
 	$(COMPILE) --all-extras -o requirements/all.lock pyproject.toml
 	$(COMPILE) -c requirements/all.lock -o requirements/run.lock pyproject.toml
 

@@ -174,6 +174,6 @@ def compact(
             session, archived, table, topic=topic, until=last, file_bytes=file_mib << 20, progress=show
         )
     click.echo(
-        f"compacted {done.rows:,} messages of {done.days} days, {done.files_before:,} files -> "
+        f"compacted {done.rows:,} messages of {done.days} days up to {last}, {done.files_before:,} files -> "
         f"{done.files_after:,}; {done.done_before} days were done before"
     )
