@@ -70,7 +70,7 @@ def test_rows_without_a_key_go_to_all_queues(topics: Topics) -> None:
 
 
 def test_brokers_create_a_topic_for_rows_without_a_key_only(topics: Topics) -> None:
-    with pytest.raises(SinkError, match="create it with.*for rows without a key and a queue only"):
+    with pytest.raises(SinkError, match=r"create it with.*for rows without a key and a queue only"):
         write(topics.namesrv, "new-with-keys", iter([rows(0, 5, keys=2)]))
     assert write(topics.namesrv, "new-without-keys", iter([rows(0, 5)])).rows == 5
 
