@@ -117,9 +117,11 @@ def replay(
     session = session_for("replay", master, conf)
     with one_line(), stops_in_order(session):
         done = job.run(session, wanted, progress=show_progress)
+    what = f"replayed {done.rows:,} messages"
+    if where:  # how many were sent is not known without another reading
+        what = f"read {done.rows:,} messages and sent those for which --where is true,"
     click.echo(
-        f"replayed {done.rows:,} messages in {done.chunks} chunks, {done.seconds:.1f} s; "
-        f"{done.skipped} chunks were done before"
+        f"{what} in {done.chunks} chunks, {done.seconds:.1f} s; {done.skipped} chunks were done before"
     )
 
 
