@@ -268,6 +268,11 @@ def queue_files(root: Path) -> Iterator[list[QueueFile]]:
             yield files
 
 
+def topics_of(root: Path) -> set[str]:
+    """Topics that have a consume queue; none where only the log was copied."""
+    return {path.name for path in _children(root / "consumequeue")}
+
+
 def _size(path: Path) -> int | None:
     """Of a file that was listed; None if it has expired in between. Raises `OSError` for a link that leads
     nowhere."""

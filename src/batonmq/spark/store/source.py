@@ -7,7 +7,7 @@ some of them need is imported where it is used.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from batonmq.spark.store.directory import (
     queue_files,
     read_at,
     store_roots,
+    topics_of,
 )
 from batonmq.spark.store.options import (
     CONSUME_QUEUES,
@@ -113,7 +114,9 @@ class StoreReader(DataSourceReader):
     @_file_errors()
     def partitions(self) -> Sequence[InputPartition]:
         options, pieces = self._options, []
-        for root in store_roots(options.paths):
+        roots = store_roots(options.paths)
+        _report_unknown(options.topics or (), roots)
+        for root in roots:
             found = inspect(root, options.broker_name)
             _report(found, options.fail_on_data_loss)
             end = found.end if options.include_unconfirmed else found.confirm
@@ -192,6 +195,15 @@ class TableReader(DataSourceReader):
             yield tables.epochs_of(Path(root), broker, columns)
         elif options.table == FILES:
             yield tables.files_of(inspect(Path(root), broker), columns)
+
+
+def _report_unknown(topics: Iterable[str], roots: Sequence[Path]) -> None:
+    """One line for each topic that no store has, which may be a misspelt one."""
+    known = [topics_of(root) for root in roots]
+    if all(known):  # else consume queues are missing, and only the log says what there is
+        for topic in sorted(set(topics).difference(*known)):
+            stores = ", ".join(map(str, roots))
+            log.warning("topic %r has no consume queue in %s: no message of it is read", topic, stores)
 
 
 def _report(found: StoreLog, fail_on_data_loss: bool) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from batonmq.spark.options import OptionError
 from batonmq.spark.store.directory import beginnings, inspect
 from batonmq.spark.store.options import parse_store_options
 from batonmq.spark.store.pieces import Selection, cut, cut_points, in_time, selection_of
+from batonmq.spark.store.source import StoreReader
 
 
 def test_options_narrow_what_is_read(made: SmallStore) -> None:
@@ -39,6 +42,26 @@ def test_options_narrow_what_is_read(made: SmallStore) -> None:
     for given_options, wanted in cases:
         got = rows(made.root, selection=selection_of(parse_store_options({"path": "x", **given_options})))
         assert [r["value"] for r in got] == [r["value"] for r in every if wanted(r)], given_options
+
+
+def test_a_topic_that_no_store_has_is_named(
+    made: SmallStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else the rows of a misspelt topic are missing without a word."""
+    made.put(b"x", topic="T")
+    only_log = tmp_path / "only-log"
+    shutil.copytree(made.root / "commitlog", only_log / "commitlog")
+
+    def named(path: str, topics: str) -> list[str]:
+        caplog.clear()
+        StoreReader(parse_store_options({"path": path, "subscribe": topics}), ("value",)).partitions()
+        return [record.getMessage() for record in caplog.records]
+
+    assert named(str(made.root), "T") == []
+    assert named(str(made.root), "T,V") == [
+        f"topic 'V' has no consume queue in {made.root}: no message of it is read"
+    ]
+    assert named(f"{only_log}", "V") == []  # only the log says what there is
 
 
 def test_a_tag_that_is_no_text_is_found_by_what_its_column_shows(made: SmallStore) -> None:
