@@ -378,6 +378,7 @@ async def test_all_brokers_speak_tls_as_their_container_does(tmp_path: Path) -> 
             batonmq, "admin", "addBroker", "-c", container.address, "-b", str(b.path), *words
         )
         assert added.returncode == 0, added.stderr
+        await until(lambda: "Broker [a-0] boot success" in log(container), lambda: log(container))
         for each in (a, b):
             status = await asyncio.to_thread(batonmq, "admin", "brokerStatus", "-b", each.address, *words)
             assert status.returncode == 0, status.stderr
