@@ -63,10 +63,12 @@ _OF_ANOTHER_RUN = re.compile(
 
 _OF_A_CHECKPOINT = re.compile(
     r"Failed to read log file \S+\. .+?(?=\.? SQLSTATE|$)"
-    r"|(?<=\.start\.\n: )(?:com\.fasterxml\.jackson|org\.json4s)[\w.]*: .+",
+    r"|(?<=\.start\.\n: )(?:com\.fasterxml\.jackson|org\.json4s)[\w.]*: .+"
+    r"|(?<=^json\.decoder\.)JSONDecodeError: .+",
     re.MULTILINE,
 )
-"""Spark's words for a damaged file of a checkpoint, within a text; the second for its file ``metadata``."""
+"""Spark's words for a damaged file of a checkpoint, within a text; the second for its file ``metadata``, the
+third for the offsets of a Python source."""
 
 _OF_A_STREAM = re.compile(
     r"\[STREAM_FAILED\] Query \[.+?\] terminated with exception: (.+?)(?=\.? SQLSTATE|$)", re.MULTILINE
