@@ -170,7 +170,7 @@ def test_compressed_bodies_come_out_whole(session, topics, compression):
         ("filled", "value binary NOT NULL", {}, "is NOT NULL in the schema"),
         ("filled", "topic string, topic string", {}, "the schema has a column twice"),
         ("filled", "value string", {}, "of type binary, not string"),
-        (None, None, {"assign": '{"filled": ["broker-a:77"]}'}, "no readable queue 'broker-a:77'"),
+        (None, None, {"assign": '{"filled": ["broker-a:77"]}'}, "'broker-a:77'; there are: broker-a:0"),
     ],
 )
 def test_mistakes_are_named(session, filled, topic, schema, options, says):

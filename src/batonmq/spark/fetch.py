@@ -179,7 +179,8 @@ class Fetcher:
         by_name = {f"{q.broker_name}:{q.queue_id}": q for q in queues}
         missing = [name for name in wanted if name not in by_name]
         if missing:
-            raise DataLoss(f"topic {topic!r} has no readable queue {missing[0]!r}")
+            there = ", ".join(sorted(by_name)) or "none"
+            raise DataLoss(f"topic {topic!r} has no readable queue {missing[0]!r}; there are: {there}")
         return [by_name[name] for name in wanted]
 
     async def _bound(self, queue: MessageQueue) -> QueueBounds:
