@@ -198,7 +198,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._triggered_at: float | None = None
         """When the last micro-batch with messages began, by the monotonic clock, in s."""
         self._shown: Offsets | None = None
-        """The last offsets of which nothing is to be shown any more."""
+        """What `commit` need not show again: where the stream begins, or the last offsets that it showed."""
 
     @with_clear_errors
     def initialOffset(self) -> Offsets:
@@ -211,8 +211,8 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @with_clear_errors
     def latestOffset(self, start: Offsets, limit_: ReadLimit) -> Offsets:
-        """Spark asks once the micro-batch up to `start` is in its checkpoint, but tells `commit` of that only
-        when there is a next micro-batch: without messages it would never show the last one."""
+        """Also commits `start`: the checkpoint has the micro-batch that ends there. Spark calls `commit` only
+        when there is a next micro-batch, so a stream without new messages would never show its last one."""
         self.commit(start)
         options = self._options
         with fetcher(options) as fetch:
