@@ -4,6 +4,7 @@ python -m tests.simulation --seeds 1000            stories of whole clusters
 python -m tests.simulation guided --stories 1000   the same, branching off where others reached new states
 python -m tests.simulation shrink 17               the smallest story that breaks what seed 17 breaks
 python -m tests.simulation raft --seeds 1000       schedules of Raft groups alone
+python -m tests.simulation replication --seeds 1000  replicas of a broker set alone, logs in memory
 python -m tests.simulation controller --seeds 1000 stories of controllers and their clients
 python -m tests.simulation pop --seeds 1000        stories of whole clusters with pop consumers
 python -m tests.simulation availability            which cut links stop sends, in theory and in the simulation
@@ -42,6 +43,7 @@ from tests.simulation import (
     lonely,
     pop_story,
     raft_sim,
+    replication,
     returning,
     statics,
 )
@@ -225,6 +227,30 @@ def raft(seeds: int, first: int, nodes: int | None, jobs: int, tally: Path | Non
         run_compiled(["raft", *options])
     seed_range = range(first, first + seeds)
     run_many("raft", functools.partial(run_raft, nodes=nodes), seed_range, jobs, tally, chunk=20)
+
+
+def run_replication(seed: int, replicas: int | None) -> Counted:
+    logging.disable(logging.CRITICAL)
+    shape = replication.shape_of(seed)
+    try:
+        return None, replication.run(seed, replace(shape, replicas=replicas or shape.replicas)).counts
+    except Exception as error:
+        return what_broke(seed, error), Counter()
+
+
+@main.command("replication")
+@search_options
+@click.option("--replicas", type=click.IntRange(2, 5), help="Always so many; default: 2, 3 and 5 in turn.")
+def replicas_alone(seeds: int, first: int, replicas: int | None, jobs: int, tally: Path | None) -> None:
+    """Replicas alone, with logs and controllers in memory; exit code 1 if a confirmed message was lost."""
+    run_many(
+        "replication",
+        functools.partial(run_replication, replicas=replicas),
+        range(first, first + seeds),
+        jobs,
+        tally,
+        chunk=20,
+    )
 
 
 def run_controllers(seed: int, controllers: int | None) -> Counted:

@@ -95,7 +95,8 @@ class SimLoop(asyncio.BaseEventLoop):
 
     _ready: deque[Any]
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, max_turns: int = MAX_TURNS) -> None:
+        """`max_turns`: a story of more is a `Livelock`."""
         super().__init__()
         self.random = random.Random(seed)
         self.now = 1_000.0
@@ -104,6 +105,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._timers: list[tuple[float, int, _Timer]] = []
         self._timer_numbers = itertools.count()
         self.turns = 0
+        self._max_turns = max_turns
         self.task_numbers = itertools.count()
         self.failures: list[dict[str, Any]] = []
         self.set_task_factory(self._make_task)
@@ -151,7 +153,7 @@ class SimLoop(asyncio.BaseEventLoop):
         while timers and timers[0][2]._cancelled:
             heapq.heappop(timers)
         self.turns += 1
-        if self.turns > MAX_TURNS:
+        if self.turns > self._max_turns:
             raise Livelock("a program is busy without an end")
         if ready or self._stopping or (timers and timers[0][0] <= self.now):
             self.now += 1e-6  # a turn costs a little time, so that a busy program can not freeze the clock

@@ -21,6 +21,7 @@ KINDS = {
     "clusters": "whole clusters: name server, controllers, brokers, clients",
     "guided": "whole clusters that branch off where others reached new states",
     "raft": "Raft groups alone",
+    "replication": "replicas of a broker set alone, logs and controllers in memory",
     "controller": "controllers and their clients",
     "pop": "whole clusters with pop consumers",
     "acting": "slaves that act as master",
