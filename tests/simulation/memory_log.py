@@ -19,6 +19,21 @@ def record(number: int, offset: int, size: int) -> bytes:
     return head + bytes([number % 251]) * (size - len(head))
 
 
+def whole_records(log: bytearray, start: int, end: int) -> int:
+    """Where the last record ends that is whole within ``[start, end)``; `start`, where one begins, if none is.
+
+    Raises AssertionError if something else begins there.
+    """
+    while end - start >= HEAD.size:
+        size, magic, _, offset = HEAD.unpack_from(log, start)
+        if size < HEAD.size or magic != MAGIC_V1 or offset != start:
+            raise AssertionError(f"at {start} of {len(log)} bytes no record begins")
+        if start + size > end:
+            break
+        start += size
+    return start
+
+
 class MemoryLog:
     """Implements `ReplicatedLog`. Offsets are physical, in bytes; the log begins at 0."""
 
@@ -84,14 +99,7 @@ class MemoryLog:
         return self._cut_torn_record()
 
     def _cut_torn_record(self) -> int:
-        end = 0
-        while len(self.data) - end >= HEAD.size:
-            size, magic, _, offset = HEAD.unpack_from(self.data, end)
-            if size < HEAD.size or magic != MAGIC_V1 or offset != end:
-                raise AssertionError(f"at {end} of {len(self.data)} bytes no record begins")
-            if end + size > len(self.data):
-                break
-            end += size
+        end = whole_records(self.data, 0, len(self.data))
         del self.data[end:]
         self.flushed_offset = min(self.flushed_offset, end)
         self._confirm_offset = min(self._confirm_offset, end)

@@ -23,7 +23,7 @@ from typing import Final
 from batonmq.ha.config import HAConfig
 from batonmq.ha.role import HARole
 from tests.simulation.loop import SimLoop
-from tests.simulation.memory_log import SIZES, MemoryLog
+from tests.simulation.memory_log import SIZES, MemoryLog, whole_records
 from tests.simulation.replication_controllers import Controllers
 from tests.simulation.replication_faults import Faults
 from tests.simulation.replication_replica import Life, Replica
@@ -78,14 +78,15 @@ class Witness:
     def __init__(self, story: Story) -> None:
         self._story = story
         self.confirmed = bytearray()
-        """Every byte that any replica has confirmed."""
+        """Every record that any replica has confirmed."""
 
     def confirms(self, log: MemoryLog, offset: int) -> None:
-        """Consumers of this replica may read up to `offset`."""
+        """Consumers of this replica may read all whole records up to `offset`."""
         common = min(offset, len(self.confirmed))
         if log.data[:common] != self.confirmed[:common]:
             raise Violation(f"a replica confirms {offset} bytes that differ from confirmed ones")
-        self.confirmed += log.data[common:offset]
+        if offset > common:
+            self.confirmed += log.data[common : whole_records(log.data, common, offset)]
 
     def acknowledges(self, end: int) -> None:
         """A producer was answered: its message ends here."""
@@ -98,7 +99,7 @@ class Witness:
         if former != broker_id:
             raise Violation(f"epoch {epoch} has two masters, {former} and {broker_id}")
         if not log.data.startswith(self.confirmed):
-            raise Violation(f"master {broker_id} of epoch {epoch} lacks confirmed bytes: {len(log.data)}")
+            raise Violation(f"master {broker_id} of epoch {epoch} lacks confirmed messages: {len(log.data)}")
 
 
 class World:
@@ -166,10 +167,8 @@ class World:
         await self._until(self._settled, "one master, a full SyncStateSet and equal logs")
         sending.cancel()
         before = self.story.acked
-        life = self._master()
-        assert life is not None
-        life.put(self._sent, SIZES[0])
-        await self._until(lambda: self.story.acked > before and self._settled(), "a last message")
+        await self._until(lambda: self._one_more(before), "a last message")
+        await self._until(self._settled, "equal logs in the end")
         self._judge()
 
     async def _until(self, condition: Callable[[], object], what: str) -> None:
@@ -178,6 +177,20 @@ class World:
             if self.loop.now > end:
                 raise Violation(f"not within {HEAL_S:g} s of virtual time: {what}")
             await asyncio.sleep(0.05)
+
+    def _one_more(self, before: int) -> bool:
+        """Whether more than `before` messages are acknowledged; if not, another is sent."""
+        life = self._master()
+        if self.story.acked == before and life is not None:
+            self._put(life)
+        return self.story.acked > before
+
+    def _put(self, life: Life) -> None:
+        """Send to this process, unless it is paused."""
+        if life.serving and life.host.paused_until <= self.loop.now:
+            self._sent += 1
+            size = self.chance.randint(*SIZES)
+            self.loop.network.run_on(life.host, lambda: life.put(self._sent, size))
 
     def _master(self) -> Life | None:
         """The master that the controllers know, if it serves."""
@@ -202,17 +215,15 @@ class World:
         while self._sent < MANY_RECORDS:
             for replica in self.replicas:
                 life = replica.life
-                if life is not None and life.serving and life.host.paused_until <= self.loop.now:
+                if life is not None:
                     for _ in range(self.chance.choice((1, 1, 1, 4))):
-                        self._sent += 1
-                        size = self.chance.randint(*SIZES)
-                        self.loop.network.run_on(life.host, lambda: life.put(self._sent, size))  # noqa: B023
+                        self._put(life)
             await asyncio.sleep(self.chance.expovariate(20))
 
     def _judge(self) -> None:
         for replica in self.replicas:
             if not replica.log.data.startswith(self.witness.confirmed):
-                raise Violation(f"{replica.name} lacks confirmed bytes in the end")
+                raise Violation(f"{replica.name} lacks confirmed messages in the end")
         counts = self.story.counts
         counts["terms"] = len(self.story.masters)
         counts["acknowledged"] = self.story.acked
