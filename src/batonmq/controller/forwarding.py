@@ -40,7 +40,7 @@ class Forwarding:
         self._client = client
         self._leader_address = leader_address
         self._codes = codes
-        self._timeout_ms = timeout_ms
+        self.timeout_ms = timeout_ms
         self._under_way = 0
         self.forwarded = 0
         """Number of requests that the leader has answered."""
@@ -66,7 +66,7 @@ class Forwarding:
         command.flag = 0  # an answer is needed, even if the frame is marked as one-way
         self._under_way += 1
         try:
-            answer = await self._client.invoke(address, command, timeout_ms=self._timeout_ms)
+            answer = await self._client.invoke(address, command, timeout_ms=self.timeout_ms)
         except NetError as error:
             raise MQError(
                 ResponseCode.CONTROLLER_NOT_LEADER, f"no answer from the leading controller: {error}"
