@@ -226,3 +226,17 @@ def test_a_master_never_leaves_itself_out():
     state.down = frozenset({1})
     state.disconnected(2)
     assert state.wanted(10_000) == {1}
+
+
+@pytest.mark.parametrize("members", [(), (2,), (2, 3)])
+def test_a_master_that_is_not_in_the_set_any_more_confirms_nothing(members):
+    """`cleanBrokerMetadata` of living replicas can leave an empty set: the master would confirm alone."""
+    state = tracker((1, 2))
+    ack(state, 2, 150)
+    assert state.confirm(200) == 150
+    state.agree(SyncStateSet(frozenset(members), 2))
+    ack(state, 2, 200)
+    ack(state, 3, 200)
+    assert state.confirm(200) == 150
+    state.disconnected(2)
+    assert state.confirm(200) == 150

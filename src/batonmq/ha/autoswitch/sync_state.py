@@ -95,7 +95,10 @@ class SyncStateTracker:
         return self.confirm_offset
 
     def held_by_all(self, own_max_offset: int) -> int:
-        """How far every counted member has the log; -1 while one of them has no link or has sent no ack."""
+        """How far every counted member has the log; -1 while one of them has no link or has sent no ack, and
+        if the set is not this master's any more: an operator removed it, or another one was elected."""
+        if self.local_id not in self.agreed.members:
+            return -1
         offset = own_max_offset
         for broker_id in self.counted:
             if broker_id == self.local_id:
