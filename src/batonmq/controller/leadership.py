@@ -47,7 +47,7 @@ def _fitting(facts: tuple[Fact, ...]) -> tuple[Fact, ...]:
         room -= len(name.encode()) + 24  # two numbers and the headers
         if room < 0:
             log.warning(
-                "%d of %d brokers count as just heard of: their names are long",
+                "of %d of %d brokers nothing is known: all names together are too long",
                 len(facts) - number,
                 len(facts),
             )
