@@ -211,6 +211,7 @@ class ControllerService:
         self.forwarding = Forwarding(
             self._client,
             lambda: self.membership.rpc_address(self.leader_id),
+            lambda: self.node.leader_entry_version,
             FORWARDABLE,
             config.request_timeout_ms,
         )

@@ -266,6 +266,14 @@ class RaftNode:
         others = (known.get(member, 1) for member in self.members.all() if member != self.id)
         return min(own, min(others, default=own))
 
+    @property
+    def leader_entry_version(self) -> int:
+        """The newest version of entries that the leader can read; 1 while there is none."""
+        leader = self.leader_id
+        if leader == self.id:
+            return self._machine.entry_version
+        return 1 if leader is None else self._entry_versions.get(leader, 1)
+
     # ------------------------------------------------------------------ requests
 
     async def propose(self, data: bytes) -> object:
