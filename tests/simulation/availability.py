@@ -122,8 +122,11 @@ def some_cases(count: int, seed: int) -> list[Case]:
     return list(cases)
 
 
-def measure(cut: Case, seed: int = 0, *, one_way: bool = False, replicas: int = 2) -> Measured:
-    """Cut these links of a whole cluster; with `one_way` each in one direction, chosen by the seed."""
+def measure(
+    cut: Case, seed: int = 0, *, one_way: bool = False, replicas: int = 2, earlier: Case = frozenset()
+) -> Measured:
+    """Cut these links of a whole cluster; with `one_way` each in one direction, chosen by the seed. Those of
+    `earlier` were cut long before."""
     loop = SimLoop(seed)
     measured: list[Measured] = []
     logging.disable(logging.CRITICAL)
@@ -132,7 +135,7 @@ def measure(cut: Case, seed: int = 0, *, one_way: bool = False, replicas: int = 
             cluster = SimCluster(loop, root, replicas=replicas)
 
             async def work() -> None:
-                measured.append(await _measure(cluster, cut, seed, one_way))
+                measured.append(await _measure(cluster, cut, seed, one_way, earlier))
 
             with cluster.world.in_force():
                 play(loop, seed, cluster.events, work)
@@ -141,7 +144,7 @@ def measure(cut: Case, seed: int = 0, *, one_way: bool = False, replicas: int = 
     return measured[0]
 
 
-async def _measure(cluster: SimCluster, cut: Case, seed: int, one_way: bool) -> Measured:
+async def _measure(cluster: SimCluster, cut: Case, seed: int, one_way: bool, earlier: Case) -> Measured:
     acked: list[float] = []
     loop = cluster.loop
     cluster.start_all()
@@ -152,6 +155,10 @@ async def _measure(cluster: SimCluster, cut: Case, seed: int, one_way: bool) -> 
     chance = random.Random(repr((sorted(cut), one_way, seed)))
     await asyncio.sleep(chance.random())  # heartbeats are sent each second: the cut may come at any point
     names = _roles(cluster)
+    for a, b in sorted(earlier):
+        loop.network.cut(names[a], names[b])
+    if earlier:
+        await asyncio.sleep(SETTLE_S)
     for a, b in sorted(cut):
         pair = (names[a], names[b])
         if one_way and chance.random() < 0.5:

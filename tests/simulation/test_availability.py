@@ -92,6 +92,18 @@ def test_a_master_that_others_forward_for_is_not_silent(seed: int) -> None:
     assert seen.gap_s <= LONGEST_GAP_S
 
 
+@pytest.mark.simulation
+@pytest.mark.parametrize("seed", range(3))
+def test_a_slave_that_the_controllers_count_as_down_does_not_keep_a_lost_one_in_the_set(seed: int) -> None:
+    """They refuse every set with a replica that is down for them, though it follows the master."""
+    unseen = frozenset((SLAVE, controller) for controller in (LEADER, *FOLLOWERS))
+    lost = frozenset({(MASTER, SECOND_SLAVE)})
+    assert served(unseen | lost, 3)
+    seen = measure(lost, seed, replicas=3, earlier=unseen)
+    assert seen.served and seen.gap_s is not None
+    assert seen.gap_s <= LONGEST_GAP_S
+
+
 def test_the_theory_knows_the_plain_cases() -> None:
     assert served(frozenset())
     assert not served(frozenset({(CLIENT, MASTER)}))

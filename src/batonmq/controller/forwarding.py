@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from typing import TYPE_CHECKING, Final
 
+from batonmq.controller.heartbeats import FORWARDED_SINCE
 from batonmq.net.dispatch import Reply, Request
 from batonmq.net.errors import NetError
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import FrameError, MQError
 from batonmq.protocol.forwarding import decode_single, encode
+from batonmq.protocol.headers.namesrv import BrokerHeartbeat
 
 if TYPE_CHECKING:
     from batonmq.net.client import RemotingClient
@@ -32,15 +34,17 @@ class Forwarding:
         self,
         client: RemotingClient,
         leader_address: Callable[[], str | None],
+        leader_version: Callable[[], int],
         codes: Container[int],
         timeout_ms: int,
     ) -> None:
-        """`leader_address`: the leader's address for brokers; None while unknown. `codes`: the requests that
-        are forwarded."""
+        """`leader_address`: the leader's address for brokers; None while unknown. `leader_version`: of the
+        entries that the leader reads. `codes`: the requests that are forwarded."""
         self._client = client
         self._leader_address = leader_address
+        self._leader_version = leader_version
         self._codes = codes
-        self._timeout_ms = timeout_ms
+        self.timeout_ms = timeout_ms
         self._under_way = 0
         self.forwarded = 0
         """Number of requests that the leader has answered."""
@@ -61,12 +65,16 @@ class Forwarding:
         address = self._leader_address()
         if address is None:
             raise MQError(ResponseCode.CONTROLLER_NOT_LEADER, "this controller knows no leader")
+        if command.code == BrokerHeartbeat.code and self._leader_version() < FORWARDED_SINCE:
+            # It would take this controller's connection for the broker's, ignore the broker's own as older,
+            # and count the broker as down.
+            raise MQError(ResponseCode.SYSTEM_BUSY, "the leading controller knows no forwarded heartbeats")
         if self._under_way >= MAX_UNDER_WAY:
             raise MQError(ResponseCode.SYSTEM_BUSY, f"{MAX_UNDER_WAY} requests wait for the leader's answer")
         command.flag = 0  # an answer is needed, even if the frame is marked as one-way
         self._under_way += 1
         try:
-            answer = await self._client.invoke(address, command, timeout_ms=self._timeout_ms)
+            answer = await self._client.invoke(address, command, timeout_ms=self.timeout_ms)
         except NetError as error:
             raise MQError(
                 ResponseCode.CONTROLLER_NOT_LEADER, f"no answer from the leading controller: {error}"

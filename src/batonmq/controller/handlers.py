@@ -300,9 +300,31 @@ def _elect(controller: Controller, _: Request, header: wire.ElectMaster) -> even
         header.broker_name,
         header.broker_id,
         header.designate_elect,
-        controller.config.enable_elect_unclean_master,
+        _allows_unclean(controller, header),
         "admin" if header.designate_elect or header.broker_id == events.NO_BROKER else "broker",
     )
+
+
+def _allows_unclean(controller: Controller, header: wire.ElectMaster) -> bool:
+    """Whether the broker that an operator names may be one that is not in sync. As in every other election,
+    only if no member of the SyncStateSet lives. (With RocketMQ it replaces a healthy master, and messages are
+    lost.)"""
+    allowed = controller.config.enable_elect_unclean_master
+    broker_set = controller.machine.broker_sets.get(header.broker_name)
+    if broker_set is None or not header.designate_elect:
+        return allowed
+    now_ms = controller.leader_now_ms()
+    if (
+        broker_set.never_had_master
+        and header.broker_id in broker_set.replicas
+        and not broker_set.is_alive(header.broker_id, now_ms)
+    ):
+        # It would be in sync alone, and nobody else could be elected.
+        raise MQError(
+            ResponseCode.CONTROLLER_ELECT_MASTER_FAILED,
+            f"replica {header.broker_id} of {header.broker_name} is not alive",
+        )
+    return allowed and not any(broker_set.is_alive(member, now_ms) for member in broker_set.sync_state_set)
 
 
 def _register(controller: Controller, _: Request, header: wire.RegisterBrokerToController) -> events.AnyEvent:

@@ -23,12 +23,13 @@ from batonmq.controller.heartbeats import (
     NO_EPOCH,
     NO_OFFSET,
     UNKNOWN_SESSION,
+    LiveBroker,
 )
 from batonmq.controller.leadership import Leadership
 from batonmq.controller.machine import ControllerMachine
 from batonmq.controller.proposer import Proposer
 from batonmq.controller.replicas import BrokerSet
-from batonmq.controller.sessions import Sessions
+from batonmq.controller.sessions import Session, Sessions
 from batonmq.controller.suspicion import Suspicion
 from batonmq.net.connection import Connection
 from batonmq.net.dispatch import Dispatcher, Reply, Request
@@ -97,6 +98,8 @@ class HeartbeatHandler:
                 f"{cluster_name}",
             )
         now_ms = self._running.now_ms()
+        session: Session | None = None
+        previous_ms: int | None = None
         forwarded = bool(header.forwarded)
         if forwarded:
             if leadership.leading and self._entry_version() < FORWARDED_SINCE:
@@ -107,10 +110,16 @@ class HeartbeatHandler:
             session_id = FORWARDED
         else:
             session = self._sessions.of(request.connection)
+            previous_ms = session.brokers.get((broker_name, broker_id))
             session.brokers[broker_name, broker_id] = now_ms
             session_id = session.id
         if not leadership.leading:
             return NOT_LEADER_REPLY
+        live, leader_now_ms = broker_set.live.get(broker_id), leadership.leader_ms(now_ms)
+        if session is not None and live is not None and session_id < abs(live.session):
+            gap_ms = -1 if previous_ms is None else now_ms - previous_ms
+            if _took_over(live, gap_ms, leader_now_ms):
+                session_id = self._sessions.renew(session)
         timeout_ms = header.heartbeat_timeout_mills
         epoch, max_offset = header.epoch, header.max_offset
         confirm_offset, priority = header.confirm_offset, header.election_priority
@@ -126,7 +135,7 @@ class HeartbeatHandler:
             NO_OFFSET if confirm_offset is None else confirm_offset,
             LOWEST_PRIORITY if priority is None else priority,
         )
-        changes_nothing = _changes_nothing(broker_set, broker_id, session_id, leadership.leader_ms(now_ms))
+        changes_nothing = _changes_nothing(broker_set, live, session_id, leader_now_ms)
         at_once = changes_nothing and self._proposer.keeps_up
         answer = None if at_once else partial(_answer, request, forwarded, broker_set)
         self._proposer.submit_beat(beat, answer)
@@ -139,9 +148,22 @@ class HeartbeatHandler:
         return None
 
 
-def _changes_nothing(broker_set: BrokerSet, broker_id: int, session_id: int, leader_now_ms: int) -> bool:
+def _took_over(live: LiveBroker, gap_ms: int, leader_now_ms: int) -> bool:
+    """Whether a broker goes on over an older connection than the one that counts, `gap_ms` after its last
+    heartbeat there.
+
+    It has two if it knows this controller by two addresses, and drops one when controllerAddr changes. Bytes
+    of a connection that it gave up in a partition also arrive after silence, but all at once, or after more
+    than its timeout.
+    """
+    silent_ms, timeout_ms = leader_now_ms - live.updated_ms, live.timeout_ms
+    return silent_ms >= timeout_ms // 2 and timeout_ms // 6 <= gap_ms <= timeout_ms * 2 // 3
+
+
+def _changes_nothing(
+    broker_set: BrokerSet, live: LiveBroker | None, session_id: int, leader_now_ms: int
+) -> bool:
     """Whether the broker that sends a heartbeat is alive anyway, and over this connection."""
-    live = broker_set.live.get(broker_id)
     return (
         live is not None
         and session_id > UNKNOWN_SESSION  # not forwarded: such an answer has the master epoch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from batonmq.common.clock import Clock
 from batonmq.common.running_time import RunningTime
@@ -29,6 +29,30 @@ FAILED_AGAIN_MS = 60_000
 """Time after which the same failed election is logged again."""
 FIRST_SCAN_MS = 2_000
 """When a new leader first scans for silent brokers (Java waits as long)."""
+
+
+FACTS_BYTES = 1_400_000
+"""Of each kind of facts about brokers in a leader's first event. Without room for all, one that does not fit
+into an entry would keep every controller from leading: 16,384 brokers with names of 90 bytes are enough."""
+
+Fact: TypeAlias = tuple[str, int, int]
+"""Broker name, broker id, and what is known of that broker."""
+
+
+def _fitting(facts: tuple[Fact, ...]) -> tuple[Fact, ...]:
+    """The first ones, as many as there is room for. Of the others nothing is known: they have their whole
+    timeout to send a heartbeat."""
+    room = FACTS_BYTES
+    for number, (name, _, _) in enumerate(facts):
+        room -= len(name.encode()) + 24  # two numbers and the headers
+        if room < 0:
+            log.warning(
+                "of %d of %d brokers nothing is known: all names together are too long",
+                len(facts) - number,
+                len(facts),
+            )
+            return facts[:number]
+    return facts
 
 
 class Leadership:
@@ -144,7 +168,8 @@ class Leadership:
             self._at("masters", lost_ms + self._config.scan_inactive_master_interval, self._scan_masters)
 
         asked_ms = self._running.now_ms()
-        started = events.LeaderStarted(self._own_id, self._sessions.known(), self._silent(asked_ms))
+        known, silent = _fitting(self._sessions.known()), _fitting(self._silent(asked_ms))
+        started = events.LeaderStarted(self._own_id, known, silent)
         self._proposer.submit(started, begun, urgent=True)
 
     def _silent(self, now_ms: int) -> tuple[tuple[str, int, int], ...]:

@@ -55,7 +55,7 @@ class Membership:
     def __init__(self, topology: Topology, node: RaftNode, timeout_ms: int) -> None:
         self._topology = topology
         self._node = node
-        self._timeout_s = timeout_ms / 1000
+        self.timeout_ms = timeout_ms
         self._founders = founders(topology)
 
     # -- who belongs to it
@@ -148,7 +148,7 @@ class Membership:
         node = self._node
         with self._errors():
             self._require_leader()
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(self.timeout_ms / 1000):
                 if node_id not in self.members.all():
                     await node.changes.add_learner(node_id, raft_address, rpc_address)
                 lag = node.core.replication.lag(node_id)
@@ -194,7 +194,7 @@ class Membership:
             if node_id == self._topology.self_id and len(self.members.voters) > 1:
                 await self.hand_over()
                 raise NotLeader(self._node.leader_id)
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(self.timeout_ms / 1000):
                 await self._node.changes.remove(node_id)
 
     async def transfer(self, node_id: str) -> None:
@@ -205,7 +205,7 @@ class Membership:
                 return
             if node_id in self.members.voters and not self._node.core.replication.active([node_id]):
                 raise MembershipRefused(f"{node_id} does not answer")
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(self.timeout_ms / 1000):
                 await self._node.changes.transfer_leadership(node_id)
 
     async def hand_over(self) -> None:
@@ -215,7 +215,7 @@ class Membership:
         best = max(others, key=lambda peer: core.peers[peer].match, default=None)
         if best is None:
             raise MembershipRefused("no other voter answers")
-        async with asyncio.timeout(self._timeout_s):
+        async with asyncio.timeout(self.timeout_ms / 1000):
             await self._node.changes.transfer_leadership(best)
 
     def _require_leader(self) -> None:
@@ -238,7 +238,7 @@ class Membership:
         except MembershipRefused as error:
             raise _refused(str(error)) from error
         except TimeoutError as error:
-            text = str(error) or f"not done within {self._timeout_s:g} s; it may yet happen"
+            text = str(error) or f"not done within {self.timeout_ms / 1000:g} s; it may yet happen"
             raise MQError(ResponseCode.CONTROLLER_JRAFT_INTERNAL_ERROR, text) from error
         except RaftError as error:
             raise MQError(ResponseCode.CONTROLLER_JRAFT_INTERNAL_ERROR, str(error)) from error

@@ -156,7 +156,7 @@ class ControllerService:
             election_timeout_ms=config.j_raft_election_timeout_ms,
             snapshot_interval_ms=config.j_raft_snapshot_interval_secs * 1000,
             max_snapshot_bytes=MAX_SNAPSHOT_BYTES,
-            lease_read=config.enable_lease_read and not config.is_process_read_event,
+            lease_read=config.enable_lease_read,
             max_clock_drift=config.lease_read_clock_drift_percent / 100,
             max_read_lag=config.follower_read_max_lag,
         )
@@ -195,6 +195,7 @@ class ControllerService:
         self.node.status.on_removed = self._on_removed
         self.node.on_failure = self._on_failure
         self.node.on_unclaimed = self.leadership.decided_late
+        self.node.confirm_reads(config.is_process_read_event)
         self.membership = Membership(topology, self.node, config.request_timeout_ms)
         self.proposer = Proposer(
             self.metrics.watched(self.node),
@@ -210,6 +211,7 @@ class ControllerService:
         self.forwarding = Forwarding(
             self._client,
             lambda: self.membership.rpc_address(self.leader_id),
+            lambda: self.node.leader_entry_version,
             FORWARDABLE,
             config.request_timeout_ms,
         )
@@ -403,6 +405,9 @@ class ControllerService:
         self.proposer.coalesce_ms = config.heartbeat_coalesce_ms
         self.proposer.timeout_ms = config.request_timeout_ms
         self.proposer.capacity = config.controller_request_thread_pool_queue_capacity
+        self.forwarding.timeout_ms = config.request_timeout_ms
+        self.membership.timeout_ms = config.request_timeout_ms
+        self.node.confirm_reads(config.is_process_read_event)
         self.leadership.configure(config)
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, change_file, config.config_file, changes, ControllerConfig.ALIASES)

@@ -36,6 +36,12 @@ class Sessions(Generic[C]):
             session = self._sessions[connection] = Session(self._last_id)
         return session
 
+    def renew(self, session: Session) -> int:
+        """Gives it the newest number, which is returned."""
+        self._last_id += 1
+        session.id = self._last_id
+        return session.id
+
     def closed(self, connection: C) -> Session | None:
         """Forgets the connection; returns its session if heartbeats of any broker came over it."""
         return self._sessions.pop(connection, None)

@@ -101,6 +101,7 @@ class RaftNode:
         self._transport = transport
         self._rng = rng
         self._maybe_core: RaftCore | None = None
+        self._confirm_reads = False
         self._loop: asyncio.AbstractEventLoop
         self._stopped: BaseException | None = None
         self._running = False
@@ -163,6 +164,7 @@ class RaftNode:
             log=recovered.log,
             snapshot=snapshot.meta if snapshot else None,
         )
+        core.reads.always_confirm = self._confirm_reads
         self._persistence.begin(core.take_save)
         self._reads = ReadBarriers(core, self.config, self._applier, first_number=started_us)
         self._running = True
@@ -264,6 +266,14 @@ class RaftNode:
         others = (known.get(member, 1) for member in self.members.all() if member != self.id)
         return min(own, min(others, default=own))
 
+    @property
+    def leader_entry_version(self) -> int:
+        """The newest version of entries that the leader can read; 1 while there is none."""
+        leader = self.leader_id
+        if leader == self.id:
+            return self._machine.entry_version
+        return 1 if leader is None else self._entry_versions.get(leader, 1)
+
     # ------------------------------------------------------------------ requests
 
     async def propose(self, data: bytes) -> object:
@@ -283,6 +293,13 @@ class RaftNode:
         self._proposals.queued.append((data, future))
         self._schedule()
         return await future
+
+    def confirm_reads(self, always: bool) -> None:
+        """Whether a leader asks a majority for each read, even with a lease. What followers promise for a
+        lease stays in force."""
+        self._confirm_reads = always
+        if self._maybe_core is not None:
+            self._maybe_core.reads.always_confirm = always
 
     async def read_index(self) -> None:
         """Return once this node's state machine shows everything that was committed before the call (6.4).

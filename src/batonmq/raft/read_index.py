@@ -18,6 +18,8 @@ class ReadIndex:
         self._replication = replication
         self._heartbeats = heartbeats
         self.pending = PendingReads()
+        self.always_confirm = False
+        """Ask a majority for each read, even with a lease."""
 
     # -- this node's reads
 
@@ -53,7 +55,9 @@ class ReadIndex:
         if server.commit_index < server.term_start_index:
             # It may not know yet what earlier leaders committed.
             self.pending.early.append(context)
-        elif server.is_alone() or (server.config.lease_read and self._heartbeats.has_lease):
+        elif server.is_alone() or (
+            server.config.lease_read and not self.always_confirm and self._heartbeats.has_lease
+        ):
             self._answer(context, server.commit_index)
         else:
             self.pending.new.append(context)

@@ -32,6 +32,9 @@ async def test_configuration_is_shown_and_changed(one: Group) -> None:
         await client.call(address, wire.UpdateControllerConfig(), b"enableElectUncleanMaster=true\n")
         assert service.config.enable_elect_unclean_master
         assert "enableElectUncleanMaster=true" in service.config.config_file.read_text()
+        await client.call(address, wire.UpdateControllerConfig(), b"requestTimeoutMs=777\n")
+        parts = (service.proposer, service.forwarding, service.membership)
+        assert [part.timeout_ms for part in parts] == [777] * 3
         for body, code in [
             (b"configStorePath=/etc/passwd", ResponseCode.NO_PERMISSION),
             (b"controllerDLegerPeers=n0-h:1", ResponseCode.NO_PERMISSION),
@@ -62,6 +65,7 @@ async def test_a_change_leaves_the_rest_of_the_file_alone(tmp_path: Path) -> Non
         body = b"electMasterMaxRetryCount=7\nprocessReadEvent=true\nlistenPort=1\n"
         await client.call(address, wire.UpdateControllerConfig(), body)
         assert service.config.elect_master_max_retry_count == 7 and service.config.is_process_read_event
+        assert service.node.core.reads.always_confirm
         assert file.read_text() == before.replace(" = 3", "=7") + "isProcessReadEvent=true\n"
         file.write_text("isProcessReadEvent=true\nprocessReadEvent=true\n")
         await client.call(address, wire.UpdateControllerConfig(), b"processReadEvent=false\n")

@@ -79,6 +79,45 @@ async def test_ids_that_only_a_mistake_can_name_are_refused(one: Group) -> None:
         await client.close()
 
 
+async def test_an_operator_gets_no_unclean_master_while_a_member_of_the_set_lives(one: Group) -> None:
+    """RocketMQ replaces the healthy master, and loses what only it has."""
+    service = await one.leader()
+    controller = one.address(service)
+    first, second = await brokers(controller)
+    demand = wire.ElectMaster(CLUSTER, "s", 2, designate_elect=True)
+    try:
+        await first.client.call(controller, wire.UpdateControllerConfig(), b"enableElectUncleanMaster=true\n")
+        epoch = (await first.elect(controller)).master_epoch
+        with pytest.raises(MQError) as caught:
+            await first.client.call(controller, demand)
+        assert caught.value.code == ResponseCode.CONTROLLER_ELECT_MASTER_FAILED
+        broker_set = service.machine.broker_sets["s"]
+        assert (broker_set.master_id, broker_set.master_epoch) == (1, epoch)
+        await first.drop_connections()
+        await until(lambda: service.machine.broker_sets["s"].master_id == 2, "nobody else is there")
+    finally:
+        await first.stop()
+        await second.stop()
+
+
+async def test_a_dead_replica_is_not_made_the_first_master(one: Group) -> None:
+    """It would be in sync alone, and nobody else could be elected."""
+    service = await one.leader()
+    controller = one.address(service)
+    first, second = await brokers(controller)
+    try:
+        await first.drop_connections()
+        await until(lambda: 1 not in service.machine.broker_sets["s"].live, "the first is seen to be gone")
+        with pytest.raises(MQError, match="is not alive") as caught:
+            await second.client.call(controller, wire.ElectMaster(CLUSTER, "s", 1, designate_elect=True))
+        assert caught.value.code == ResponseCode.CONTROLLER_ELECT_MASTER_FAILED
+        await second.client.call(controller, wire.ElectMaster(CLUSTER, "s", 2, designate_elect=True))
+        assert service.machine.broker_sets["s"].master_id == 2
+    finally:
+        await first.stop()
+        await second.stop()
+
+
 async def test_an_id_has_one_living_holder(one: Group) -> None:
     controller = one.address(await one.leader())
     first, second = await brokers(controller)

@@ -171,3 +171,12 @@ def test_an_identity_of_another_broker_stops_the_broker(tmp_path):
     files.save(Identity("c", "other", 2))
     with pytest.raises(ConfigError, match="belongs to broker other"):
         files.load("c", "b")
+
+
+@pytest.mark.parametrize(
+    ("cluster", "name", "key"), [("c#1", "b", "brokerClusterName"), ("c", "b#1", "brokerName")]
+)
+def test_a_name_that_the_identity_file_cannot_hold_stops_the_broker(tmp_path, cluster, name, key):
+    """It registered, and could not read its file at the next start."""
+    with pytest.raises(ConfigError, match=f"{key}={cluster if key == 'brokerClusterName' else name}: no '#'"):
+        IdentityFiles(tmp_path / "brokerIdentity").load(cluster, name)

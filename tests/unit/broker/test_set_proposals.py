@@ -11,7 +11,7 @@ from batonmq.broker.config import BrokerConfig
 from batonmq.broker.replica.set_proposals import SetProposals
 from batonmq.common.clock import ManualClock
 from batonmq.ha.autoswitch.sync_state import SyncStateSet
-from batonmq.protocol.bodies.controller import SyncStateSetBody
+from batonmq.protocol.bodies.controller import ReplicaIdentity, ReplicasInfo, SyncStateSetBody
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import controller as wire
@@ -53,3 +53,53 @@ async def test_after_a_refusal_only_the_current_set_decides_the_outcome(
     assert outcomes == [(None, known)]
     assert agreed == ([SyncStateSet(frozenset({1, 2}), 7)] if known else [])
     assert len(roles) == known
+
+
+@pytest.mark.parametrize(
+    ("alive", "down"),
+    [
+        ({1: True, 2: True, 3: False}, {3}),
+        ({1: True, 2: True, 3: True}, set()),
+        ({1: False, 2: True, 3: False}, set()),  # no set would be accepted
+        ({1: False, 2: False, 3: False}, set()),  # perhaps controllers that do not say who lives
+        (None, {9}),
+    ],
+)
+@pytest.mark.parametrize(
+    "refusal", [ResponseCode.CONTROLLER_BROKER_NOT_ALIVE, ResponseCode.CONTROLLER_INVALID_REPLICAS]
+)
+async def test_after_a_set_was_refused_because_of_a_replica_the_master_asks_which_there_are(
+    alive: dict[int, bool] | None, down: set[int], refusal: ResponseCode
+) -> None:
+    async def call(request: Header, *_: object, **__: object) -> Any:
+        if isinstance(request, wire.AlterSyncStateSet):
+            raise MQError(refusal, "not replica 3")
+        return SimpleNamespace(header=INFO, body=IN_FORCE)
+
+    async def broker_set() -> ReplicasInfo:
+        if alive is None:
+            raise MQError(ResponseCode.CONTROLLER_NOT_LEADER, "not leader")
+        seen = [ReplicaIdentity("b", broker_id, "h:1", lives) for broker_id, lives in alive.items()]
+        return ReplicasInfo(seen[:2], seen[2:])
+
+    tracker: Any = SimpleNamespace(
+        agreed=SyncStateSet(frozenset({1, 2, 3}), 6),
+        agree=lambda _current: None,
+        local_id=1,
+        down=frozenset({9}),
+    )
+    registered: list[set[int]] = []
+    ha: Any = SimpleNamespace(
+        epoch=3,
+        answered=lambda *_args, **_fields: None,
+        registered=lambda broker_ids: registered.append(set(broker_ids)),
+    )
+    broker: Any = SimpleNamespace(
+        settings=SimpleNamespace(broker=BrokerConfig(broker_name="b")), clock=ManualClock()
+    )
+    core: Any = SimpleNamespace(broker_id=1)
+    controllers: Any = SimpleNamespace(call=call, broker_set=broker_set)
+    proposals = SetProposals(broker, ha, core, controllers, on_role=lambda _role: None)
+    assert not await proposals._propose(tracker, frozenset({1, 3}))
+    assert tracker.down == down
+    assert registered == ([{1, 2, 3}] if alive is not None else [])

@@ -41,8 +41,10 @@ class Leader:
         return Command(int(ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH), {"a": "b"}, b"body", remark="old")
 
 
-def forwarding(leader: Leader, address: str | None = "h1:1") -> Forwarding:
-    return Forwarding(cast("Any", leader), lambda: address, FORWARDABLE, 1_000)
+def forwarding(
+    leader: Leader, address: str | None = "h1:1", version: int = events.ENTRY_VERSION
+) -> Forwarding:
+    return Forwarding(cast("Any", leader), lambda: address, lambda: version, FORWARDABLE, 1_000)
 
 
 def asked(body: bytes) -> Any:
@@ -96,6 +98,23 @@ async def test_without_a_leader_and_without_its_answer_the_broker_looks_elsewher
     with pytest.raises(MQError, match="h1:1: no answer in time") as silent:
         await forwarding(leader).forward(asked(inner()), wire.ForwardToLeader())
     assert unknown.value.code == silent.value.code == ResponseCode.CONTROLLER_NOT_LEADER
+
+
+async def test_a_leader_of_version_0_1_0_gets_no_heartbeats_of_others() -> None:
+    """It would count the broker as down: its own heartbeats come over an older connection."""
+    leader = Leader()
+    heartbeat = BrokerHeartbeat("c", "h:1", "s", 1, forwarded=True)
+    body = encode(Command(int(BrokerHeartbeat.code), heartbeat.to_ext()))
+    with pytest.raises(MQError, match="no forwarded heartbeats") as refused:
+        await forwarding(leader, version=1).forward(asked(body), wire.ForwardToLeader())
+    assert refused.value.code == ResponseCode.SYSTEM_BUSY
+    assert leader.asked == []
+    await forwarding(leader, version=1).forward(asked(inner()), wire.ForwardToLeader())
+    await forwarding(leader, version=2).forward(asked(body), wire.ForwardToLeader())
+    assert [command.code for _, command in leader.asked] == [
+        RequestCode.CONTROLLER_ELECT_MASTER,
+        BrokerHeartbeat.code,
+    ]
 
 
 async def test_requests_that_wait_for_a_silent_leader_are_bounded() -> None:

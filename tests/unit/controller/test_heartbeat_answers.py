@@ -34,6 +34,7 @@ class World:
         self.proposer = SimpleNamespace(submit_beat=self._submit, keeps_up=True)
         self.leading = True
         self.now_ms = NOW_MS
+        self.running_ms = 1
         self.apply(events.ApplyBrokerId("c", "s", 1, "h1:1;1"))
         self.heartbeat(self.sessions.of(self.known).id)
         self.apply(events.ElectMaster("s", 1, False, False, "broker"))
@@ -74,7 +75,7 @@ class World:
         handler = HeartbeatHandler(
             self.machine,
             stub,
-            cast("Any", SimpleNamespace(now_ms=lambda: 1)),
+            cast("Any", SimpleNamespace(now_ms=lambda: self.running_ms)),
             self.sessions,
             cast("Any", self.proposer),
             stub,
@@ -147,3 +148,32 @@ def test_a_broker_of_another_cluster_is_refused_and_its_connection_is_not_the_br
     assert world.sessions.known() == ()
     world.beat()
     assert world.sessions.known() == (("s", 1, world.sessions.of(world.known).id),)
+
+
+@pytest.mark.parametrize(
+    ("gaps_ms", "counts"),
+    [
+        ([1_000, 1_000], True),  # it goes on here, and nothing comes over the newer one
+        ([300, 300], False),  # the newer one may only be late
+        ([4_000, 5], False),  # what was under way over a connection that it gave up
+        ([4_000, 1_000], True),
+    ],
+)
+def test_a_broker_may_go_on_over_the_older_of_two_connections(gaps_ms: list[int], counts: bool) -> None:
+    """It knew this controller by two addresses, and one left controllerAddr: it counted as down."""
+    world = World()
+    newer = object()
+    world.beat()
+    world.beat(connection=newer)
+    world.apply(events.Heartbeats((world.submitted[-1][0],)))
+    assert world.machine.broker_sets["s"].live[1].session == 2
+    for gap_ms in gaps_ms:
+        world.running_ms += gap_ms
+        world.now_ms += gap_ms
+        world.beat()
+    assert world.submitted[-1][0].session == (3 if counts else 1)
+    assert world.sessions.of(world.known).id == (3 if counts else 1)
+    world.apply(events.Heartbeats((world.submitted[-1][0],)))
+    assert (world.machine.broker_sets["s"].live[1].updated_ms == world.now_ms) is counts
+    world.beat(connection=newer)
+    assert world.submitted[-1][0].session == 2, "what comes over the other one no longer counts"

@@ -13,9 +13,10 @@ import pytest
 from batonmq.common.running_time import RunningTime
 from batonmq.controller.config import ControllerConfig
 from batonmq.controller.effects import Election, Outcome, ReplicaUp
-from batonmq.controller.events import Event, LeaderStarted
+from batonmq.controller.events import Event, LeaderStarted, encode
 from batonmq.controller.heartbeats import LiveBroker
 from batonmq.controller.leadership import FAILED_AGAIN_MS, Leadership
+from batonmq.controller.proposer import MAX_ENTRY_BYTES
 from batonmq.controller.replicas import BrokerSet
 from batonmq.controller.sessions import Sessions
 from batonmq.raft.state import Role
@@ -92,6 +93,23 @@ async def test_a_broker_has_time_to_reach_a_new_leader(silent_ms: int, counts: i
     (started,) = cast("Proposals", made._proposer)
     assert isinstance(started, LeaderStarted)
     assert started.silent == (("s", 1, counts), ("unknown", 1, silent_ms))
+
+
+@pytest.mark.parametrize("length", [20, 250])
+async def test_any_number_of_brokers_leaves_a_leader_an_entry_to_begin_with(length: int) -> None:
+    """One that was too large for the log was refused again and again, and no controller could lead."""
+    clock, sessions = Clock(), Sessions[str]()
+    for number in range(16_384):
+        sessions.of(f"connection {number}").brokers = {(f"{number:0{length}}", 1): 0}
+    made = leadership(clock, {}, sessions)
+    made.role_changed(Role.LEADER, 2)
+    (started,) = cast("Proposals", made._proposer)
+    assert isinstance(started, LeaderStarted)
+    assert len(encode(0, (started,))) <= MAX_ENTRY_BYTES
+    known = sessions.known()
+    assert started.sessions == known[: len(started.sessions)]
+    assert (len(started.sessions) == len(known)) is (length == 20)
+    assert len(started.sessions) == len(started.silent) > 3_000
 
 
 async def test_what_is_decided_after_the_callers_gave_up_is_announced_all_the_same() -> None:

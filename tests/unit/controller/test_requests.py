@@ -13,6 +13,7 @@ from batonmq.controller.config import ControllerConfig
 from batonmq.controller.effects import Outcome
 from batonmq.controller.handlers import CONSISTENT_READS, UNSAFE_READS, WRITES, Controller, Handlers
 from batonmq.controller.heartbeat_handler import HeartbeatHandler
+from batonmq.controller.heartbeats import without_heartbeat
 from batonmq.controller.machine import ControllerMachine
 from batonmq.controller.proposer import NOT_LEADER
 from batonmq.net.dispatch import Reply, Request
@@ -215,6 +216,7 @@ def test_a_broker_of_another_cluster_or_with_an_endless_name_is_refused(header: 
 
 
 def test_operators_name_a_broker_set_without_its_cluster() -> None:
-    _, submitted, bindings = controller(leading=True)
+    made, submitted, bindings = controller(leading=True)
+    made.machine.broker_sets["s"].live[1] = without_heartbeat(1)
     bindings.handlers[wire.ElectMaster](Asked(), wire.ElectMaster("", "s", 1, True))
     assert len(submitted.events) == 1

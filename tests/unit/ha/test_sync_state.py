@@ -205,3 +205,38 @@ def test_a_silent_member_is_dropped_and_returns_when_it_speaks():
     assert state.wanted(1_000) == {1}, "it holds everything, but says nothing"
     state.replicas[2].silent = False
     assert state.wanted(1_000) == {1, 2}
+
+
+def test_a_member_that_is_down_for_the_controller_does_not_keep_a_lost_one_in_the_set():
+    state = tracker((1, 2, 3))
+    ack(state, 2, 150)
+    ack(state, 3, 150)
+    state.down = frozenset({3})
+    assert state.propose(0) is None, "nothing needs to change"
+    state.disconnected(2)
+    assert state.propose(0) == {1}
+    state.answered(SyncStateSet(frozenset({1}), 2))
+    assert state.propose(0) is None, "it would be refused"
+    state.down = frozenset()
+    assert state.propose(0) == {1, 3}
+
+
+def test_a_master_never_leaves_itself_out():
+    state = tracker((1, 2))
+    state.down = frozenset({1})
+    state.disconnected(2)
+    assert state.wanted(10_000) == {1}
+
+
+@pytest.mark.parametrize("members", [(), (2,), (2, 3)])
+def test_a_master_that_is_not_in_the_set_any_more_confirms_nothing(members):
+    """`cleanBrokerMetadata` of living replicas can leave an empty set: the master would confirm alone."""
+    state = tracker((1, 2))
+    ack(state, 2, 150)
+    assert state.confirm(200) == 150
+    state.agree(SyncStateSet(frozenset(members), 2))
+    ack(state, 2, 200)
+    ack(state, 3, 200)
+    assert state.confirm(200) == 150
+    state.disconnected(2)
+    assert state.confirm(200) == 150

@@ -219,6 +219,22 @@ def test_who_has_just_restarted_stands_for_no_election_while_its_promise_runs() 
         assert not leader.heartbeats.has_lease, f"both could answer at {due_ms} ms"
 
 
+@pytest.mark.parametrize("always", [True, False])
+def test_a_read_can_be_confirmed_in_spite_of_a_lease(always: bool) -> None:
+    leader = core(lease_read=True)
+    leader.become_candidate(transfer=False)
+    leader.election.count("n1", True)
+    leader.election.count("n0", True)
+    while (save := leader.take_save()) is not None:
+        leader.saved(save, 0)
+    leader.step("n1", HeartbeatReply(leader.term, 1, 0, leader.config.lease_promise_ms), 0)
+    leader.step("n1", AppendReply(leader.term, leader.log.last_index), 0)
+    assert leader.heartbeats.has_lease
+    leader.reads.always_confirm = always
+    leader.read(1, 0)
+    assert bool(leader.ready(0).reads) is not always
+
+
 def test_a_leader_that_removed_itself_has_no_lease() -> None:
     """The one voter that remains elects itself without asking anybody, as soon as it starts again."""
     leader = core(size=2, lease_read=True)

@@ -52,7 +52,11 @@ class IdentityFiles:
 
     def load(self, cluster: str, broker_name: str) -> Identity | None:
         """The id, or the unfinished claim, or None. Raises ConfigError for a broken file or one of another
-        broker: two brokers with one id would replace each other in the broker set."""
+        broker: two brokers with one id would replace each other in the broker set. So it does for names with
+        which the file could not be read again."""
+        for key, name in (("brokerClusterName", cluster), ("brokerName", broker_name)):
+            if "#" in name:
+                raise ConfigError(f"{key}={name}: no '#' is allowed, it separates the parts of {self.path}")
         for path, claiming in ((self.path, False), (self.claim_path, True)):
             try:
                 text = path.read_text(encoding="utf-8")

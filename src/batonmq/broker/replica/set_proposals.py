@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 
 ID_QUERY_S: Final = (0.1, 5.0)
 """Least time between two queries for the ids of the broker set, and if the last one was in vain."""
+DOWN_QUERY_S: Final = 1.0
+"""Time between two queries whether replicas are still down for the controllers."""
 
 DEFINITE: Final = frozenset(
     {
@@ -41,6 +43,12 @@ DEFINITE: Final = frozenset(
     }
 )
 """Refusals that the controllers decide when they apply a proposal: it had no effect."""
+
+
+ABOUT_REPLICAS: Final = frozenset(
+    {ResponseCode.CONTROLLER_INVALID_REPLICAS, ResponseCode.CONTROLLER_BROKER_NOT_ALIVE}
+)
+"""Refusals because of a replica in the proposed set. The master must leave it out to change anything."""
 
 
 class SetProposals:
@@ -64,6 +72,7 @@ class SetProposals:
         self.changed = asyncio.Event()
         self._ids_queried_at = -ID_QUERY_S[1]
         self._unknown_ids: frozenset[int] = frozenset()
+        self._down_queried_at = -DOWN_QUERY_S
 
     async def run(self) -> None:
         """While master, propose the SyncStateSet that is due."""
@@ -77,6 +86,8 @@ class SetProposals:
             if tracker is None or self._ha.role is not HARole.MASTER:
                 continue
             await self._check_unregistered_slaves()
+            if tracker.down:
+                await self._check_down(tracker)
             members = self._ha.propose()
             if members is None:
                 continue
@@ -116,6 +127,34 @@ class SetProposals:
         self._unknown_ids = unregistered - ids
         self._ha.registered(ids)
 
+    async def _check_down(self, tracker: SyncStateTracker) -> None:
+        """Ask the controllers again which replicas are down for them."""
+        loop = asyncio.get_running_loop()
+        wait_s = DOWN_QUERY_S - (loop.time() - self._down_queried_at)
+        if wait_s <= 0:
+            await self._query_replicas(tracker)
+            wait_s = DOWN_QUERY_S
+        if tracker.down:
+            loop.call_later(wait_s, self.changed.set)
+
+    async def _query_replicas(self, tracker: SyncStateTracker) -> None:
+        """They refuse a set with a replica that is down for them, or was removed by an operator. It may be
+        linked to this master nevertheless."""
+        self._down_queried_at = asyncio.get_running_loop().time()
+        try:
+            broker_set = await self._controllers.broker_set()
+        except (NetError, MQError, ValueError) as error:
+            log.warning("which replicas the controllers know is unknown: %s", error)
+            return
+        replicas = (*broker_set.in_sync_replicas, *broker_set.not_in_sync_replicas)
+        self._ha.registered(each.broker_id for each in replicas)
+        down = frozenset(each.broker_id for each in replicas if not each.alive)
+        if tracker.local_id in down:
+            down = frozenset()  # this master is down, so they refuse any set; or they do not say who lives
+        if down != tracker.down:
+            log.info("down for the controllers: replicas %s, were %s", sorted(down), sorted(tracker.down))
+            tracker.down = down
+
     async def _propose(self, tracker: SyncStateTracker, members: frozenset[int]) -> bool:
         """Send one proposal to the controllers and apply the outcome. False: try again later."""
         core, ha, config = self._core, self._ha, self._broker.settings.broker
@@ -140,6 +179,8 @@ class SetProposals:
             # The refusal may mean that an earlier attempt of the same proposal took effect: drop the proposal
             # only if the current set is known.
             refused = error.code in DEFINITE and await self._fetch_set(tracker)
+            if refused and error.code in ABOUT_REPLICAS:
+                await self._query_replicas(tracker)
         finally:
             ha.answered(tracker, outcome, refused=refused)
         return done

@@ -55,6 +55,9 @@ class SyncStateTracker:
     replicas: dict[int, Replica] = field(default_factory=dict)
     registered: frozenset[int] = frozenset()
     """Ids the controller has given to this group, as far as it was asked."""
+    down: frozenset[int] = frozenset()
+    """Ids that the controller counts as down. It refuses every set with one of them, even if the master is
+    linked to that replica."""
 
     def knows(self, broker_id: int) -> bool:
         """Whether the controller has given out this id. Others are not replicas of the group (#3015)."""
@@ -92,7 +95,10 @@ class SyncStateTracker:
         return self.confirm_offset
 
     def held_by_all(self, own_max_offset: int) -> int:
-        """How far every counted member has the log; -1 while one of them has no link or has sent no ack."""
+        """How far every counted member has the log; -1 while one of them has no link or has sent no ack, and
+        if the set is not this master's any more: an operator removed it, or another one was elected."""
+        if self.local_id not in self.agreed.members:
+            return -1
         offset = own_max_offset
         for broker_id in self.counted:
             if broker_id == self.local_id:
@@ -129,9 +135,13 @@ class SyncStateTracker:
                 and replica.connected
                 and not replica.silent
                 and not replica.async_learner
+                and broker_id not in self.down
                 and replica.ack_offset >= max(self.confirm_offset, self.epoch_start)
             ):
                 members.add(broker_id)
+        if members != self.agreed.members:
+            # Otherwise a lost member could not be removed while the controller does not see another one.
+            members -= self.down - {self.local_id}
         return frozenset(members)
 
     def _lags(self, broker_id: int, now_ms: int) -> bool:
