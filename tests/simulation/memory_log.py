@@ -20,7 +20,8 @@ def record(number: int, offset: int, size: int) -> bytes:
 
 
 def whole_records(log: bytearray, start: int, end: int) -> int:
-    """Where the last record ends that is whole within ``[start, end)``; `start`, where one begins, if none is.
+    """Where the last record ends that is whole within ``[start, end)``. One begins at `start`, which is the
+    result if none is whole.
 
     Raises AssertionError if something else begins there.
     """

@@ -12,6 +12,10 @@ from tests.simulation.replication_mutations import MUTATIONS, NOTICED, violation
 pytestmark = pytest.mark.simulation
 
 SEEDS = 120
+EVER_FAILED: dict[int, str] = {
+    1924: "the SyncStateSet could not change: a term began while its predecessor's proposal was prepared",
+}
+"""Seeds that once broke an invariant, and what was wrong: they stay for ever."""
 
 
 @pytest.mark.parametrize("block", range(4))
@@ -24,6 +28,11 @@ def test_what_was_confirmed_is_never_lost(block: int) -> None:
     assert counts["kills"] > 2 * size
     assert counts["power cuts"] > size // 3
     assert counts["cut logs"] > 0
+
+
+@pytest.mark.parametrize("seed", EVER_FAILED)
+def test_what_once_failed_holds(seed: int) -> None:
+    run(seed)
 
 
 @pytest.mark.parametrize("name", NOTICED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,12 +11,13 @@ import pytest
 from batonmq.broker.config import BrokerConfig
 from batonmq.broker.replica.set_proposals import SetProposals
 from batonmq.common.clock import ManualClock
-from batonmq.ha.autoswitch.sync_state import SyncStateSet
+from batonmq.ha.autoswitch.sync_state import SyncStateSet, SyncStateTracker
+from batonmq.ha.role import HARole
 from batonmq.protocol.bodies.controller import ReplicaIdentity, ReplicasInfo, SyncStateSetBody
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import controller as wire
-from batonmq.protocol.json import encode
+from batonmq.protocol.json import decode, encode
 from batonmq.protocol.registry import Header
 
 INFO = wire.GetReplicaInfoReply(1, "h:1", 3)
@@ -103,3 +105,56 @@ async def test_after_a_set_was_refused_because_of_a_replica_the_master_asks_whic
     assert not await proposals._propose(tracker, frozenset({1, 3}))
     assert tracker.down == down
     assert registered == ([{1, 2, 3}] if alive is not None else [])
+
+
+async def test_a_term_that_begins_while_the_ids_are_asked_for_gets_the_outcome_of_its_proposal() -> None:
+    """Otherwise its proposal would be in flight for ever, and the SyncStateSet could not change any more."""
+
+    def term(set_epoch: int) -> SyncStateTracker:
+        tracker = SyncStateTracker(1, SyncStateSet(frozenset({1}), set_epoch), 0, 0, 1_000, 0)
+        tracker.registered = frozenset({1, 2})
+        tracker.connected(2, async_learner=False).ack_offset = 0
+        return tracker
+
+    former, current = term(6), term(7)
+    asked: list[SyncStateSetBody] = []
+
+    async def call(request: Header, body: bytes = b"") -> Any:
+        assert isinstance(request, wire.AlterSyncStateSet)
+        asked.append(decode(body, SyncStateSetBody))
+        return SimpleNamespace(header=None, body=encode(SyncStateSetBody((1, 2), 8)))
+
+    async def broker_set() -> ReplicasInfo:
+        ha.tracker = current
+        return ReplicasInfo([ReplicaIdentity("b", 1, "h:1", True)], [ReplicaIdentity("b", 2, "h:2", True)])
+
+    def answered(tracker: SyncStateTracker, outcome: SyncStateSet | None, *, refused: bool) -> None:
+        if tracker is ha.tracker:
+            tracker.answered(outcome, refused=refused)
+
+    ha: Any = SimpleNamespace(
+        epoch=4,
+        role=HARole.MASTER,
+        tracker=former,
+        unregistered=lambda: [2],
+        registered=lambda _ids: None,
+        propose=lambda: ha.tracker.propose(0),
+        answered=answered,
+    )
+    broker: Any = SimpleNamespace(
+        settings=SimpleNamespace(broker=BrokerConfig(broker_name="b")), clock=ManualClock()
+    )
+    controllers: Any = SimpleNamespace(call=call, broker_set=broker_set)
+    proposals = SetProposals(
+        broker, ha, SimpleNamespace(broker_id=1), controllers, on_role=lambda _role: None
+    )  # type: ignore[arg-type]
+    proposals.changed.set()
+    task = asyncio.create_task(proposals.run())
+    try:
+        async with asyncio.timeout(5):
+            while not asked or current.in_flight:
+                await asyncio.sleep(0.01)
+    finally:
+        task.cancel()
+    assert asked[0].sync_state_set_epoch == 7
+    assert current.agreed == SyncStateSet(frozenset({1, 2}), 8)

@@ -88,8 +88,10 @@ class SetProposals:
             await self._check_unregistered_slaves()
             if tracker.down:
                 await self._check_down(tracker)
+            # Only now: another term may have begun during these questions. Its proposal would stay in flight.
+            tracker = self._ha.tracker
             members = self._ha.propose()
-            if members is None:
+            if tracker is None or members is None:
                 continue
             if await self._propose(tracker, members):
                 wait_s = RETRY_S[0]
