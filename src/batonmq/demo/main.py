@@ -46,11 +46,12 @@ from batonmq.client.admin import Admin
 from batonmq.client.message import Message
 from batonmq.common.log import set_up
 from batonmq.common.plots import GREEN, GREY
+from batonmq.common.plural import counted
 from batonmq.demo import load, report
 from batonmq.demo.cluster import LocalCluster
 from batonmq.demo.group import Group
 from batonmq.demo.history import History, now_us
-from batonmq.demo.round_trip import RoundTrip, Trip, batches, kill_group, sum_up
+from batonmq.demo.round_trip import RoundTrip, Trip, kill_group, sum_up
 
 QUEUES = 8
 KILL_AT, RESTART_AT = 0.45, 0.65
@@ -296,7 +297,7 @@ class Demonstration:
             )
             finished = archive.finish(query)
         self._say(
-            f"archive job killed after {batches(before)}, run again: "
+            f"archive job killed after {counted(before, 'batch', 'batches')}, run again: "
             f"it wrote the other {finished.rows:,} rows"
         )
         with self._console.status("Spark: audit of the sender's history against archive and topic"):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from batonmq.common.config import LONG_MAX
+from batonmq.common.plural import counted
 from batonmq.spark.access import Access
 from batonmq.spark.signals import start_jvm
 
@@ -172,7 +173,7 @@ def iso_date(_: click.Context, parameter: click.Parameter, text: str | None) -> 
 
 def show_progress(done: int, total: int) -> None:
     share = f" ({100 * done // total} %)" if total else ""
-    click.echo(f"{done:,} of {total:,} messages{share}", err=True)
+    click.echo(f"{done:,} of {counted(total, 'message')}{share}", err=True)
 
 
 def for_job(job: str | None, text: str) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from batonmq.common.plural import counted
 from batonmq.common.terminal import visible
 from batonmq.spark import report
 from batonmq.spark.access import Access
@@ -117,11 +118,12 @@ def replay(
     session = session_for("replay", master, conf)
     with one_line(), stops_in_order(session):
         done = job.run(session, wanted, progress=show_progress)
-    what = f"replayed {done.rows:,} messages"
+    what = f"replayed {counted(done.rows, 'message')}"
     if where:  # how many were sent is not known without another reading
-        what = f"read {done.rows:,} messages and sent those for which --where is true,"
+        what = f"read {counted(done.rows, 'message')} and sent those for which --where is true,"
     click.echo(
-        f"{what} in {done.chunks} chunks, {done.seconds:.1f} s; {done.skipped} chunks were done before"
+        f"{what} in {counted(done.chunks, 'chunk')}, {done.seconds:.1f} s; "
+        f"{counted(done.skipped, 'chunk was', 'chunks were')} done before"
     )
 
 
@@ -174,11 +176,14 @@ def restore(
             return reader.queues(name)
 
     def progress(name: str, day: str, rows: int) -> None:
-        click.echo(f"{name} {day}: {rows:,} messages", err=True)
+        click.echo(f"{name} {day}: {counted(rows, 'message')}", err=True)
 
     with one_line(), stops_in_order(session):
         done = job.run(session, wanted, queues=queues, progress=progress)
-    click.echo(f"restored {done.rows:,} messages; {done.skipped} of {done.dates} dates were done before")
+    click.echo(
+        f"restored {counted(done.rows, 'message')}; "
+        f"{done.skipped:,} of {counted(done.dates, 'date was', 'dates were')} done before"
+    )
 
 
 @click.command()
@@ -259,7 +264,8 @@ def dlq(
         with one_line(), stops_in_order(session):
             done = replays.run(session, wanted, progress=show_progress)
         click.echo(
-            f"{done.rows:,} dead letters read; {done.skipped} of {done.chunks} chunks were done before"
+            f"{counted(done.rows, 'dead letter')} read; "
+            f"{done.skipped:,} of {counted(done.chunks, 'chunk was', 'chunks were')} done before"
         )
         return
     options = {"namesrvAddr": namesrv, "subscribe": topic} | access.source_options()
@@ -361,7 +367,9 @@ def mirror(
             rows = sum(progress["numInputRows"] for progress in query.recentProgress)
             if rows != copied or moved:
                 click.echo(
-                    f"{rows:,} messages in the last batches; {moved} offsets of groups moved", err=True
+                    f"{counted(rows, 'message')} in the last batches; "
+                    f"{counted(moved, 'offset')} of groups moved",
+                    err=True,
                 )
             copied = rows
 
