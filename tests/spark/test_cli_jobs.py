@@ -126,6 +126,12 @@ def test_rollup(topics, tmp_path):
     assert list((tmp_path / "hours").glob("*.parquet"))
 
 
+def test_rollup_of_nothing_says_why(topics):
+    topic = topics.make(queues=1)
+    said = ran("rollup", "-n", topics.namesrv, "-t", topic, *FAST).stdout
+    assert said == f"nothing to show: topic {topic!r} has no message\n"
+
+
 def test_archive_then_restore(session, topics, tmp_path):
     topic, target = topics.make(queues=2), topics.make(queues=2)
     topics.fill(topic, {0: bodies("a", 30), 1: bodies("b", 20)})
