@@ -196,3 +196,5 @@ def one_line() -> Iterator[None]:
         context = click.get_current_context(silent=True)
         job = None if context is None else context.info_name
         raise click.ClickException(for_job(job, str(error).splitlines()[0])) from None
+    except ModuleNotFoundError as error:
+        raise click.ClickException(f"{error}; install Spark with: pip install 'batonmq[spark]'") from None

@@ -122,6 +122,8 @@ def failover_report(
     exit code is 1 if an election was unclean, if a gap is longer than --max-gap, or if replicas disagree
     about where an epoch begins.
     """
+    from batonmq.spark.jobs.audit import check_history
+
     sources = find(directories, events, logs, stores, histories)
     zone = None
     if log_zone is not None:
@@ -131,6 +133,9 @@ def failover_report(
             raise click.BadParameter(f"there is no time zone {log_zone!r}") from None
     if out is not None:
         report.new_figure()  # it fails now if the libraries for plots are missing
+    with one_line():
+        for path in sources.histories:
+            check_history(path)
     session = session_for("failover-report", master, conf)
     with one_line():
         findings = _findings(session, sources, names, window, max_gap, zone)

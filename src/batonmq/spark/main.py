@@ -174,7 +174,7 @@ def _log(
 @click.option(
     "--history",
     required=True,
-    type=click.Path(exists=True),
+    type=click.Path(exists=True, path_type=Path),
     help="The client's history of sends, Parquet; 'batonmq demo' writes one.",
 )
 @click.option("--archive", "archived", help="Read this archive instead of the live topic.")
@@ -193,7 +193,7 @@ def audit(
     topic: str,
     master: str | None,
     conf: tuple[str, ...],
-    history: str,
+    history: Path,
     archived: str | None,
     stores: tuple[Path, ...],
     as_json: bool,
@@ -215,15 +215,14 @@ def audit(
     if len(stores) == 1:
         raise click.UsageError("--store is needed twice or more: the replicas' logs are compared")
     with one_line():
+        job.check_history(history)
         replicas = compare(stores) if len(stores) > 1 else None
     if namesrv is not None:
         check_topic(namesrv, topic, access)
     session = session_for("audit", master, conf)
     with one_line():
-        job.check_history(session, history)
-    with one_line():
         log = _log(session, namesrv, topic, access, archived)
-    report = job.audit(session.read.schema(job.HISTORY_SCHEMA).parquet(history), log)
+    report = job.audit(session.read.schema(job.HISTORY_SCHEMA).parquet(str(history)), log)
     if as_json:
         click.echo(json.dumps(report.as_dict() | ({"replicas": replicas.as_dict()} if replicas else {})))
     else:
