@@ -79,12 +79,19 @@ def session_for(job: str, master: str | None, conf: tuple[str, ...]) -> SparkSes
         raise click.ClickException(str(error)) from None
 
 
-def check_topic(namesrv: str, topic: str, access: Access) -> None:
-    """Check that the topic exists before Spark starts, which takes much longer."""
+def check_topic(namesrv: str, topic: str, access: Access, *, writes: bool = False) -> None:
+    """Check that the topic exists before Spark starts, which takes much longer. `writes`: the job writes it,
+    so that it helps to create it."""
     if not topic_exists(namesrv, topic, access):
-        raise click.ClickException(
-            f"topic {topic!r} does not exist: name server {namesrv} knows no broker that has it"
-        )
+        raise no_topic(namesrv, topic, writes=writes)
+
+
+def no_topic(namesrv: str, topic: str, *, writes: bool) -> click.ClickException:
+    """As for `check_topic`."""
+    create = "; create it with 'batonmq admin updateTopic'" if writes else ""
+    return click.ClickException(
+        f"topic {topic!r} does not exist: name server {namesrv} knows no broker that has it{create}"
+    )
 
 
 def topic_exists(namesrv: str, topic: str, access: Access) -> bool:

@@ -23,6 +23,7 @@ from batonmq.spark.command import (
     check_topic,
     is_one_cluster,
     iso_date,
+    no_topic,
     one_line,
     session_for,
     show_progress,
@@ -91,9 +92,9 @@ def replay(
         raise click.UsageError("--to is the topic itself: its messages would be there twice")
     check_topic(namesrv, topic, access)
     if to_namesrv is None:
-        check_topic(namesrv, target, access)
+        check_topic(namesrv, target, access, writes=True)
     else:
-        check_topic(to_namesrv, target, to_access)
+        check_topic(to_namesrv, target, to_access, writes=True)
         if target == topic and is_one_cluster(namesrv, access, to_namesrv, to_access):
             raise click.UsageError(_ITSELF)
     wanted = job.Replay(
@@ -160,6 +161,7 @@ def restore(
     an archive that is not being written: what comes to a date that is done stays out.
     """
     from batonmq.client.sync import QueueReader
+    from batonmq.protocol.errors import TopicNotExistError
     from batonmq.spark.jobs import restore as job
 
     if from_date is not None and to_date is not None and from_date > to_date:
@@ -168,12 +170,15 @@ def restore(
     with one_line():
         job.compare_state(wanted)
     if target is not None:
-        check_topic(namesrv, target, access)
+        check_topic(namesrv, target, access, writes=True)
     session = session_for("restore", master, conf)
 
     def queues(name: str) -> Sequence[MessageQueue]:
-        with QueueReader(namesrv, **access.client()) as reader:
-            return reader.queues(name)
+        try:
+            with QueueReader(namesrv, **access.client()) as reader:
+                return reader.queues(name)
+        except TopicNotExistError:
+            raise no_topic(namesrv, name, writes=True) from None
 
     def progress(name: str, day: str, rows: int) -> None:
         click.echo(f"{name} {day}: {counted(rows, 'message')}", err=True)
