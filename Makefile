@@ -16,20 +16,20 @@ help:  ## this text
 	@touch $@
 
 .venv/run: .venv/python requirements/run.lock pyproject.toml
-	@echo "installing BatonMQ into .venv"
+	@echo "installing BatonMQ and what it needs into .venv: about 20 s"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/run.lock
 	@BATONMQ_PURE=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	@touch $@
 
 # Modules compiled by hatch_build.py; none without a C compiler.
 .venv/compiled: .venv/run hatch_build.py $(shell find src/batonmq -name '*.py')
-	@test -n "$$BATONMQ_PURE" || echo "compiling the hot path, which takes minutes (BATONMQ_PURE=1 leaves it out)"
+	@test -n "$$BATONMQ_PURE" || echo "compiling the hot path: about 3 min (BATONMQ_PURE=1 leaves it out)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	@test ! -e .cache/compile.log || echo "not compiled, BatonMQ will be slower; why: .cache/compile.log" >&2
 	@touch $@
 
 .venv/all: .venv/run requirements/all.lock
-	@echo "installing Spark, plots and the developers' tools into .venv (1.2 GB)"
+	@echo "installing Spark, plots and the developers' tools into .venv (1.2 GB): about 2 min"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --use-pep517 --require-hashes -r requirements/all.lock
 	@touch $@
 
@@ -42,6 +42,7 @@ jre:
 	@scripts/ensure-jre
 
 demo: all .venv/compiled jre  ## a cluster, 336,776 flights, a kill -9 and a Spark pipeline over it all
+	@echo "running the demonstration: 3 to 5 min"
 	@$(BIN)/batonmq demo $(ARGS)
 
 test: all jre  ## unit, simulation, integration, Spark tests and examples

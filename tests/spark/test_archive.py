@@ -217,7 +217,7 @@ def test_json_bodies_are_decoded_and_kept(session, topics, tmp_path):
     found = {bytes(row.value): row.decoded and tuple(row.decoded) for row in rows}
     assert found == {bodies[0]: (1, "a"), bodies[1]: (2, None), bodies[2]: None, bodies[3]: (None, "b")}
     done = ran("compact", "--archive", target, "--to", tmp_path / "table", "--until", "2999-01-01", *FAST)
-    assert "compacted 4 messages of 1 days up to 2999-01-01" in done.stdout
+    assert "compacted 4 messages of 1 day up to 2999-01-01" in done.stdout
     table = session.read.parquet(str(tmp_path / "table"))
     assert {bytes(row.value) for row in table.where("decoded.id is not null").collect()} == set(bodies[:2])
 

@@ -141,6 +141,38 @@ def test_a_directory_that_cannot_be_made_is_one_line(session, topics, tmp_path):
     assert "Traceback" not in ran.stderr
 
 
+LOG4J = """
+rootLogger.level = warn
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = of the user: %p %m%n
+"""
+
+
+def test_a_job_shows_its_own_lines_only_unless_the_user_configures_the_log(topics, tmp_path):
+    rollup = ("rollup", "-n", topics.namesrv, "-t", topics.make(queues=1), "--master", "local[1]")
+
+    def said(**env: str) -> list[str]:
+        ran = batonmq_spark(*rollup, **env)
+        assert ran.returncode == 0, ran.stderr
+        # The JVM says this, before it reads any configuration, of an option of Spark's launcher.
+        return [line for line in ran.stderr.splitlines() if "Using incubator modules" not in line]
+
+    assert said() == []
+    (tmp_path / "log4j2.properties").write_text(LOG4J)
+    assert any(line.startswith("of the user: WARN") for line in said(SPARK_CONF_DIR=str(tmp_path)))
+
+
+def test_a_job_without_noise_still_shows_errors(topics, tmp_path):
+    (tmp_path / "part-0.parquet").write_text("no Parquet")
+    ran = batonmq_spark("rollup", "-t", "orders", "--archive", tmp_path, "--master", "local[1]")
+    assert ran.returncode == 1
+    assert " ERROR Executor: " in ran.stderr and "Error: [FAILED_READ_FILE" in ran.stderr
+
+
 def in_this_process(*arguments: object) -> Result:
     """A job in the session of the tests, which spares a start of Spark."""
     return CliRunner().invoke(spark, [*map(str, arguments)])

@@ -126,6 +126,12 @@ def test_rollup(topics, tmp_path):
     assert list((tmp_path / "hours").glob("*.parquet"))
 
 
+def test_rollup_of_nothing_says_why(topics):
+    topic = topics.make(queues=1)
+    said = ran("rollup", "-n", topics.namesrv, "-t", topic, *FAST).stdout
+    assert said == f"nothing to show: topic {topic!r} has no message\n"
+
+
 def test_archive_then_restore(session, topics, tmp_path):
     topic, target = topics.make(queues=2), topics.make(queues=2)
     topics.fill(topic, {0: bodies("a", 30), 1: bodies("b", 20)})
@@ -135,7 +141,7 @@ def test_archive_then_restore(session, topics, tmp_path):
     assert "restored 50 messages" in ran(*restore).stdout
     rows = topics.read(session, target).orderBy("queueId", "queueOffset")
     assert values(rows) == [*bodies("a", 30), *bodies("b", 20)]
-    assert "1 of 1 dates were done before" in ran(*restore).stdout
+    assert "1 of 1 date was done before" in ran(*restore).stdout
     assert topics.read(session, target).count() == 50
 
 
@@ -207,7 +213,7 @@ def test_an_archive_that_is_stopped_ends_in_order(session, topics, tmp_path, num
         running.kill()
         running.wait()
     assert running.returncode == 0 and not re.search(r"Traceback|^\tat ", errors, re.MULTILINE), errors
-    assert said.startswith("archived 30 messages in 1 batches")
+    assert said.startswith("archived 30 messages in 1 batch,")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -319,7 +325,7 @@ def test_failover_report_of_a_killed_master(cluster_of, tmp_path):
 def test_what_cannot_be_used_is_one_line(tmp_path: Path):
     (tmp_path / "events.jsonl").write_text('{"time_ms": 1, "event": "leader"}\n{"half a li')
     done = ran("failover-report", "--dir", tmp_path, "--json", *FAST)
-    assert json.loads(done.stdout)["notes"] == ["1 lines of the events are damaged and left out"]
+    assert json.loads(done.stdout)["notes"] == ["1 line of the events is damaged and left out"]
     assert "nothing tells of elections" in ran("failover-report", code=2).stderr
     assert "no time zone" in ran("failover-report", "--dir", tmp_path, "--log-zone", "Mars/X", code=2).stderr
     assert "is no checkpoint" in ran("lag", "-n", "127.0.0.1:1", "--checkpoint", tmp_path, code=1).stderr

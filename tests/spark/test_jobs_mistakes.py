@@ -138,6 +138,7 @@ def test_a_mistake_in_the_archive_of_a_restore_leaves_its_directory_free(session
     restore = ("restore", "-n", topics.namesrv, "--to", topic, "--state", tmp_path / "state")
     assert "PATH_NOT_FOUND" in one_error(in_this_process(*restore, "--archive", tmp_path / "archiv"))
     assert "no topic" in one_error(in_this_process(*restore, "--archive", archived, "-t", "nobody"))
+    assert not (tmp_path / "state").exists()
     done = in_this_process(*restore, "--archive", archived)
     assert done.exit_code == 0, done.stderr
     assert topics.read(session, topic).count() == 6

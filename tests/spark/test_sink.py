@@ -120,6 +120,8 @@ def test_a_stream_from_topic_to_topic(session: SparkSession, topics: Topics, tmp
     ("options", "mode", "problem"),
     [
         ({"topic": "T"}, "overwrite", "messages cannot be overwritten"),
+        # Spark's default, which it refuses before it asks the sink; docs/spark.md names this error.
+        ({"topic": "T"}, "errorifexists", "UNSUPPORTED_DATA_SOURCE_SAVE_MODE"),
         (
             {"topic": "T", "deliveryGuarantee": "exactlyOnce"},
             "append",

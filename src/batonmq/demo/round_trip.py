@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from batonmq.client.admin import Admin
 from batonmq.client.reader import QueueReader
+from batonmq.common import plural
 from batonmq.demo import load
 from batonmq.demo.cluster import LocalCluster
 from batonmq.demo.group import Group
@@ -177,7 +178,7 @@ class RoundTrip:
                 before = self._done()
             finally:
                 kill_group(job)
-            self._say(f"the job is killed after {batches(before)} and started again")
+            self._say(f"the job is killed after {_batches(before)} and started again")
             await self._finish(rows_a_batch)
             cluster.broker_at(victim).start(wait=False)
             await group.wait_for(
@@ -215,7 +216,7 @@ class RoundTrip:
             raise RuntimeError("the broker set has no master before the round trip's kill")
         self._cluster.broker_at(state.master_address).kill()
         self._say(
-            f"the job has written {batches(self._done())}; kill -9 of the master {state.master_address}"
+            f"the job has written {_batches(self._done())}; kill -9 of the master {state.master_address}"
         )
         return state.master_address
 
@@ -240,8 +241,8 @@ class RoundTrip:
         return list(found.values())
 
 
-def batches(count: int) -> str:
-    return f"{count:,} batch" if count == 1 else f"{count:,} batches"
+def _batches(count: int) -> str:
+    return plural.counted(count, "batch", "batches")
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from batonmq.common.plural import counted
 from batonmq.spark.access import Access
 from batonmq.spark.cluster_options import cluster_options
 from batonmq.spark.command import (
@@ -120,7 +121,10 @@ def archive(
         )
     with stop_requests() as asked:
         done = job.finish(query, lambda query: ended(query, asked))
-    click.echo(f"archived {done.rows:,} messages in {done.batches} batches, {done.seconds:.1f} s")
+    click.echo(
+        f"archived {counted(done.rows, 'message')} in "
+        f"{counted(done.batches, 'batch', 'batches')}, {done.seconds:.1f} s"
+    )
 
 
 @click.command()
@@ -166,7 +170,9 @@ def compact(
 
     def show(day: Day, files: int) -> None:
         click.echo(
-            f"{day.topic} {day.date}: {day.rows:,} messages, {day.files:,} files -> {files:,}", err=True
+            f"{day.topic} {day.date}: {counted(day.rows, 'message')}, "
+            f"{counted(day.files, 'file')} -> {files:,}",
+            err=True,
         )
 
     with one_line(), stops_in_order(session):
@@ -174,6 +180,7 @@ def compact(
             session, archived, table, topic=topic, until=last, file_bytes=file_mib << 20, progress=show
         )
     click.echo(
-        f"compacted {done.rows:,} messages of {done.days} days up to {last}, {done.files_before:,} files -> "
-        f"{done.files_after:,}; {done.done_before} days were done before"
+        f"compacted {counted(done.rows, 'message')} of {counted(done.days, 'day')} up to {last}, "
+        f"{counted(done.files_before, 'file')} -> {done.files_after:,}; "
+        f"{counted(done.done_before, 'day was', 'days were')} done before"
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from batonmq.common.plural import counted
 from batonmq.spark import bench_page, report
 from batonmq.spark.command import session_for, spark_options
 
@@ -40,8 +41,7 @@ def bench_report(
         raise click.ClickException(str(error)) from None
     if target is not None:
         report.new_figure()  # it fails now if the libraries for plots are missing
-    figures = f"{len(measurements)} figures of {len(paths)} file{'' if len(paths) == 1 else 's'}"
-    click.echo(f"reading {figures}", err=True)
+    click.echo(f"reading {counted(len(measurements), 'figure')} of {counted(len(paths), 'file')}", err=True)
     session = session_for("bench-report", master, conf)
     reached = bench.measure(session, measurements)
     verdict = bench_page.verdict(reached, len(paths))

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from batonmq.common.plots import BLUE, GREEN, GREY, RED
+from batonmq.common.plural import counted
 from batonmq.spark import report
 from batonmq.spark.jobs.bench import is_ours, text
 
@@ -29,11 +30,10 @@ def by_benchmark(reached: Sequence[Reached]) -> dict[str, list[Reached]]:
 
 def verdict(reached: Sequence[Reached], files: int) -> str:
     figures = len({(each.benchmark, each.figure, each.unit) for each in reached})
-    runs = f"{files} file{'' if files == 1 else 's'}"
     ratios = [ratio for each in reached for ratio in each.ratios]
     paired = sum(ratio.paired for ratio in ratios)
     beside = f"{len(ratios)} beside a peer, {paired} of them pass by pass" if ratios else "none beside a peer"
-    return f"{figures} figures of {runs}, {beside}."
+    return f"{counted(figures, 'figure')} of {counted(files, 'file')}, {beside}."
 
 
 def tables(reached: Sequence[Reached]) -> list[report.Table]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from batonmq.common.plural import counted
 from batonmq.spark import chaos_page, report
 from batonmq.spark.command import DIRECTORY, session_for, spark_options
 
@@ -58,7 +59,9 @@ def chaos_report(
     if target is not None:
         report.new_figure()  # it fails now if the libraries for plots are missing
     results = sum(len(run.results.results) for run in runs)
-    click.echo(f"reading {histories} histories of {results} scenarios", err=True)
+    click.echo(
+        f"reading {counted(histories, 'history', 'histories')} of {counted(results, 'scenario')}", err=True
+    )
     session = session_for("chaos-report", master, conf)
     measured = chaos.measure(session, runs)
     lost = sum(each.lost for each in measured.summaries)

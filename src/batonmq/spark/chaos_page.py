@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from batonmq.common.plots import BLUE, GREEN, GREY
+from batonmq.common.plural import counted
 from batonmq.spark import report
 from batonmq.spark.jobs.chaos_results import WRONG, cluster_title, seconds, system_title, wrong
 
@@ -40,23 +41,20 @@ def verdict(measured: Measured, runs: int) -> str:
     bad = [each for each in measured.summaries if each.lost]
     acked = sum(each.acked for each in measured.summaries if each.replicas)
     agree = sum(each.gap_s is not None and not each.differs for each in measured.rounds)
-    rounds = f"{_count(len(measured.rounds), 'round')} in {_count(runs, 'run')}"
+    rounds = f"{counted(len(measured.rounds), 'round')} in {counted(runs, 'run')}"
     if bad:
         cases = "; ".join(f"{_name(each)}: {_kinds(each)}" for each in bad)
         text = f"What was acknowledged was not kept. {cases}."
     else:
-        text = f"Nothing acknowledged was lost: {acked:,} messages, {rounds}."
+        text = f"Nothing acknowledged was lost: {counted(acked, 'message')}, {rounds}."
     others = sum(sum(each.violations.values()) - each.lost for each in measured.summaries)
     if others:
         text += f" Other things that must not be: {others}."
     computed = sum(each.gap_s is not None for each in measured.rounds)
     if computed:
-        text += f" The gaps computed from histories agree with results.json in {agree} of {computed} rounds."
+        text += " The gaps computed from histories agree with results.json in "
+        text += f"{agree:,} of {counted(computed, 'round')}."
     return text
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def _name(each: Summary) -> str:
@@ -174,7 +172,18 @@ def footer(measured: Measured, runs: Sequence[Run]) -> str:
     without = sum(each.gap_s is None for each in measured.rounds)
     parts = [
         "Median, p90 (nearest rank) and max are over the rounds of all runs.",
-        *([f"{without} rounds have no history: their gaps are those of results.json."] if without else []),
+        *(
+            [
+                counted(
+                    without,
+                    "round has no history: its gap is that",
+                    "rounds have no history: their gaps are those",
+                )
+                + " of results.json."
+            ]
+            if without
+            else []
+        ),
         *(f"{note}." for note in measured.notes),
         *(f"{run.directory}: {run.results.where}." for run in runs),
     ]

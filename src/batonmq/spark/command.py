@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from batonmq.common.config import LONG_MAX
+from batonmq.common.plural import counted
 from batonmq.spark.access import Access
 from batonmq.spark.signals import start_jvm
 
@@ -78,12 +79,19 @@ def session_for(job: str, master: str | None, conf: tuple[str, ...]) -> SparkSes
         raise click.ClickException(str(error)) from None
 
 
-def check_topic(namesrv: str, topic: str, access: Access) -> None:
-    """Check that the topic exists before Spark starts, which takes much longer."""
+def check_topic(namesrv: str, topic: str, access: Access, *, writes: bool = False) -> None:
+    """Check that the topic exists before Spark starts, which takes much longer. `writes`: the job writes it,
+    so that it helps to create it."""
     if not topic_exists(namesrv, topic, access):
-        raise click.ClickException(
-            f"topic {topic!r} does not exist: name server {namesrv} knows no broker that has it"
-        )
+        raise no_topic(namesrv, topic, writes=writes)
+
+
+def no_topic(namesrv: str, topic: str, *, writes: bool) -> click.ClickException:
+    """As for `check_topic`."""
+    create = "; create it with 'batonmq admin updateTopic'" if writes else ""
+    return click.ClickException(
+        f"topic {topic!r} does not exist: name server {namesrv} knows no broker that has it{create}"
+    )
 
 
 def topic_exists(namesrv: str, topic: str, access: Access) -> bool:
@@ -172,7 +180,7 @@ def iso_date(_: click.Context, parameter: click.Parameter, text: str | None) -> 
 
 def show_progress(done: int, total: int) -> None:
     share = f" ({100 * done // total} %)" if total else ""
-    click.echo(f"{done:,} of {total:,} messages{share}", err=True)
+    click.echo(f"{done:,} of {counted(total, 'message')}{share}", err=True)
 
 
 def for_job(job: str | None, text: str) -> str:
@@ -195,3 +203,5 @@ def one_line() -> Iterator[None]:
         context = click.get_current_context(silent=True)
         job = None if context is None else context.info_name
         raise click.ClickException(for_job(job, str(error).splitlines()[0])) from None
+    except ModuleNotFoundError as error:
+        raise click.ClickException(f"{error}; install Spark with: pip install 'batonmq[spark]'") from None

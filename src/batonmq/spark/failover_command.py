@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import click
 
 from batonmq.common.plots import BLUE, GREEN, RED
+from batonmq.common.plural import counted
 from batonmq.spark import report
 from batonmq.spark.command import DIRECTORY, Number, one_line, session_for, spark_options
 from batonmq.spark.report import duration, moment
@@ -121,6 +122,8 @@ def failover_report(
     exit code is 1 if an election was unclean, if a gap is longer than --max-gap, or if replicas disagree
     about where an epoch begins.
     """
+    from batonmq.spark.jobs.audit import check_history
+
     sources = find(directories, events, logs, stores, histories)
     zone = None
     if log_zone is not None:
@@ -130,6 +133,9 @@ def failover_report(
             raise click.BadParameter(f"there is no time zone {log_zone!r}") from None
     if out is not None:
         report.new_figure()  # it fails now if the libraries for plots are missing
+    with one_line():
+        for path in sources.histories:
+            check_history(path)
     session = session_for("failover-report", master, conf)
     with one_line():
         findings = _findings(session, sources, names, window, max_gap, zone)
@@ -233,11 +239,16 @@ def _findings(
             for o in seen
             if o.gap_ms > 1000 * max_gap_s
         ]
-    notes = [f"{damaged} lines of the events are damaged and left out"] if damaged else []
+    notes = (
+        [counted(damaged, "line of the events is", "lines of the events are") + " damaged and left out"]
+        if damaged
+        else []
+    )
     missing = sum(not election.recorded for election in elections)
     if missing and sources.events:
         notes.append(
-            f"{missing} elections are in no events.jsonl: it was rotated away, or its last lines were lost"
+            f"{counted(missing, 'election is', 'elections are')} in no events.jsonl: "
+            "it was rotated away, or its last lines were lost"
         )
     return Findings(elections, seen, events, wrong, notes)
 
@@ -288,7 +299,7 @@ def _verdict(findings: Findings) -> str:
 
     gaps = [outage.gap_ms for outage in findings.outages if outage.producer == ALL]
     longest = f"; the longest gap of all producers together is {duration(max(gaps) / 1000)}" if gaps else ""
-    return f"{len(findings.elections)} elections, none unclean{longest}."
+    return f"{counted(len(findings.elections), 'election')}, none unclean{longest}."
 
 
 def _ids(ids: Sequence[int]) -> str:

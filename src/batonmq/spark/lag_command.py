@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from batonmq.common.plots import BLUE
+from batonmq.common.plural import counted
 from batonmq.spark import report
 from batonmq.spark.access import Access
 from batonmq.spark.cluster_options import cluster_options
@@ -47,12 +48,16 @@ class Limits:
         """What is wrong with a reader, each in a few words."""
         name, found = f"{lag.reader} in {lag.topic}", []
         if self.behind is not None and lag.behind > self.behind:
-            found.append(f"{name}: {lag.behind:,} messages behind")
+            found.append(f"{name}: {counted(lag.behind, 'message')} behind")
         age = None if lag.oldest_ms is None else (now_ms - lag.oldest_ms) / 1000
         if self.age_s is not None and age is not None and age > self.age_s:
             found.append(f"{name}: {duration(age)} behind")
         if lag.expired:
-            found.append(f"{name}: {lag.expired:,} messages expired before they were consumed")
+            found.append(
+                f"{name}: "
+                + counted(lag.expired, "message expired before it was", "messages expired before they were")
+                + " consumed"
+            )
         return found
 
 

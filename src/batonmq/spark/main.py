@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -173,7 +174,7 @@ def _log(
 @click.option(
     "--history",
     required=True,
-    type=click.Path(exists=True),
+    type=click.Path(exists=True, path_type=Path),
     help="The client's history of sends, Parquet; 'batonmq demo' writes one.",
 )
 @click.option("--archive", "archived", help="Read this archive instead of the live topic.")
@@ -192,7 +193,7 @@ def audit(
     topic: str,
     master: str | None,
     conf: tuple[str, ...],
-    history: str,
+    history: Path,
     archived: str | None,
     stores: tuple[Path, ...],
     as_json: bool,
@@ -214,15 +215,14 @@ def audit(
     if len(stores) == 1:
         raise click.UsageError("--store is needed twice or more: the replicas' logs are compared")
     with one_line():
+        job.check_history(history)
         replicas = compare(stores) if len(stores) > 1 else None
     if namesrv is not None:
         check_topic(namesrv, topic, access)
     session = session_for("audit", master, conf)
     with one_line():
-        job.check_history(session, history)
-    with one_line():
         log = _log(session, namesrv, topic, access, archived)
-    report = job.audit(session.read.schema(job.HISTORY_SCHEMA).parquet(history), log)
+    report = job.audit(session.read.schema(job.HISTORY_SCHEMA).parquet(str(history)), log)
     if as_json:
         click.echo(json.dumps(report.as_dict() | ({"replicas": replicas.as_dict()} if replicas else {})))
     else:
@@ -269,23 +269,42 @@ def rollup(
     with one_line():
         log = _log(session, namesrv, topic, access, archived)
     log = log.select("value", "timestamp").cache()
-    console = plain_console()
-    gaps = Table("no message from", "to", "ms", title="longest gaps")
-    for began_ms, ended_ms in job.longest_gaps(log, 5):
-        gaps.add_row(moment(began_ms, exact=True), moment(ended_ms, exact=True), f"{ended_ms - began_ms:,}")
-    console.print(gaps)
-    carriers = Table("carrier", "flights", "departure delay, min", "arrival delay, min")
-    for row in job.delay_by_carrier(log).collect():
-        carriers.add_row(
-            visible(row["carrier"]),
-            f"{row['flights']:,}",
-            _minutes(row["mean_dep_delay"]),
-            _minutes(row["mean_arr_delay"]),
+    of = f"topic {topic!r}" + (f" in {archived}" if archived else "")
+    if log.isEmpty():
+        click.echo(f"nothing to show: {of} has no message")
+    else:
+        _show_rollup(
+            of, job.longest_gaps(log, 5), [row.asDict() for row in job.delay_by_carrier(log).collect()]
         )
-    console.print(carriers)
     if target:
         job.by_hour_and_carrier(log).write.mode("overwrite").parquet(target)
         click.echo(f"flights by hour and carrier are in {target}")
+
+
+def _show_rollup(of: str, longest: Sequence[tuple[int, int]], delays: Sequence[Mapping[str, Any]]) -> None:
+    """Print the tables; a line says why one has no row. `of`: what was read."""
+    from batonmq.spark.jobs.rollup import LEAST_GAP_MS
+
+    console = plain_console()
+    if longest:
+        gaps = Table("no message from", "to", "ms", title="longest gaps")
+        for began, ended in longest:
+            gaps.add_row(moment(began, exact=True), moment(ended, exact=True), f"{ended - began:,}")
+        console.print(gaps)
+    else:
+        click.echo(f"no gaps to show: {of} was never without a message for {LEAST_GAP_MS} ms or more")
+    if delays:
+        carriers = Table("carrier", "flights", "departure delay, min", "arrival delay, min")
+        for row in delays:
+            carriers.add_row(
+                visible(row["carrier"]),
+                f"{row['flights']:,}",
+                _minutes(row["mean_dep_delay"]),
+                _minutes(row["mean_arr_delay"]),
+            )
+        console.print(carriers)
+    else:
+        click.echo(f"no delays to show: no message of {of} is a flight as 'batonmq demo' writes them")
 
 
 def _minutes(value: float | None) -> str:

@@ -6,14 +6,19 @@ import os
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import batonmq
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+LOG_CONFIGURATION: Final = Path(__file__).with_name("jvm")
+"""Directory of the log's configuration, on the class path of a local session's JVM."""
 
 
 class SparkMissing(ModuleNotFoundError):
@@ -28,6 +33,26 @@ def package_zip(directory: Path) -> Path:
         for path in sorted(root.rglob("*.py")):
             archive.write(path, Path("batonmq") / path.relative_to(root))
     return target
+
+
+@contextmanager
+def errors_only() -> Iterator[None]:
+    """A JVM that starts within it logs errors only; Spark's default reports itself and harmless warnings
+    until the session has its log level.
+
+    The configuration is last on the class path, so the user's comes first: that of ``SPARK_CONF_DIR``, of
+    ``--driver-class-path``, or a file that a system property names.
+    """
+    variable = "SPARK_DIST_CLASSPATH"  # Spark's launcher puts it behind everything else
+    before = os.environ.get(variable)
+    os.environ[variable] = os.pathsep.join([*([before] if before else []), str(LOG_CONFIGURATION)])
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[variable]
+        else:
+            os.environ[variable] = before
 
 
 def spark_session(
@@ -70,11 +95,13 @@ def spark_session(
     if chosen:
         defaults["spark.master"] = chosen
     wanted = defaults | (settings or {})
-    start_jvm(wanted)
     builder = SparkSession.builder
     for key, value in wanted.items():
         builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    # Elsewhere the executors' class path would name the directory too.
+    with errors_only() if chosen.startswith("local") else nullcontext():
+        start_jvm(wanted)
+        session = builder.getOrCreate()
     if chosen and not chosen.startswith("local"):
         session.sparkContext.addPyFile(str(package_zip(Path(tempfile.mkdtemp(prefix="batonmq-")))))
     session.dataSource.register(RocketMQSource)

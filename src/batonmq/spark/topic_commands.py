@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from batonmq.common.plural import counted
 from batonmq.common.terminal import visible
 from batonmq.spark import report
 from batonmq.spark.access import Access
@@ -22,6 +23,7 @@ from batonmq.spark.command import (
     check_topic,
     is_one_cluster,
     iso_date,
+    no_topic,
     one_line,
     session_for,
     show_progress,
@@ -90,9 +92,9 @@ def replay(
         raise click.UsageError("--to is the topic itself: its messages would be there twice")
     check_topic(namesrv, topic, access)
     if to_namesrv is None:
-        check_topic(namesrv, target, access)
+        check_topic(namesrv, target, access, writes=True)
     else:
-        check_topic(to_namesrv, target, to_access)
+        check_topic(to_namesrv, target, to_access, writes=True)
         if target == topic and is_one_cluster(namesrv, access, to_namesrv, to_access):
             raise click.UsageError(_ITSELF)
     wanted = job.Replay(
@@ -117,11 +119,12 @@ def replay(
     session = session_for("replay", master, conf)
     with one_line(), stops_in_order(session):
         done = job.run(session, wanted, progress=show_progress)
-    what = f"replayed {done.rows:,} messages"
+    what = f"replayed {counted(done.rows, 'message')}"
     if where:  # how many were sent is not known without another reading
-        what = f"read {done.rows:,} messages and sent those for which --where is true,"
+        what = f"read {counted(done.rows, 'message')} and sent those for which --where is true,"
     click.echo(
-        f"{what} in {done.chunks} chunks, {done.seconds:.1f} s; {done.skipped} chunks were done before"
+        f"{what} in {counted(done.chunks, 'chunk')}, {done.seconds:.1f} s; "
+        f"{counted(done.skipped, 'chunk was', 'chunks were')} done before"
     )
 
 
@@ -158,6 +161,7 @@ def restore(
     an archive that is not being written: what comes to a date that is done stays out.
     """
     from batonmq.client.sync import QueueReader
+    from batonmq.protocol.errors import TopicNotExistError
     from batonmq.spark.jobs import restore as job
 
     if from_date is not None and to_date is not None and from_date > to_date:
@@ -166,19 +170,25 @@ def restore(
     with one_line():
         job.compare_state(wanted)
     if target is not None:
-        check_topic(namesrv, target, access)
+        check_topic(namesrv, target, access, writes=True)
     session = session_for("restore", master, conf)
 
     def queues(name: str) -> Sequence[MessageQueue]:
-        with QueueReader(namesrv, **access.client()) as reader:
-            return reader.queues(name)
+        try:
+            with QueueReader(namesrv, **access.client()) as reader:
+                return reader.queues(name)
+        except TopicNotExistError:
+            raise no_topic(namesrv, name, writes=True) from None
 
     def progress(name: str, day: str, rows: int) -> None:
-        click.echo(f"{name} {day}: {rows:,} messages", err=True)
+        click.echo(f"{name} {day}: {counted(rows, 'message')}", err=True)
 
     with one_line(), stops_in_order(session):
         done = job.run(session, wanted, queues=queues, progress=progress)
-    click.echo(f"restored {done.rows:,} messages; {done.skipped} of {done.dates} dates were done before")
+    click.echo(
+        f"restored {counted(done.rows, 'message')}; "
+        f"{done.skipped:,} of {counted(done.dates, 'date was', 'dates were')} done before"
+    )
 
 
 @click.command()
@@ -259,7 +269,8 @@ def dlq(
         with one_line(), stops_in_order(session):
             done = replays.run(session, wanted, progress=show_progress)
         click.echo(
-            f"{done.rows:,} dead letters read; {done.skipped} of {done.chunks} chunks were done before"
+            f"{counted(done.rows, 'dead letter')} read; "
+            f"{done.skipped:,} of {counted(done.chunks, 'chunk was', 'chunks were')} done before"
         )
         return
     options = {"namesrvAddr": namesrv, "subscribe": topic} | access.source_options()
@@ -361,7 +372,9 @@ def mirror(
             rows = sum(progress["numInputRows"] for progress in query.recentProgress)
             if rows != copied or moved:
                 click.echo(
-                    f"{rows:,} messages in the last batches; {moved} offsets of groups moved", err=True
+                    f"{counted(rows, 'message')} in the last batches; "
+                    f"{counted(moved, 'offset')} of groups moved",
+                    err=True,
                 )
             copied = rows
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from batonmq.demo.main import rows_in_topic
-from batonmq.demo.round_trip import batches
 from batonmq.spark.jobs.audit import AuditReport
 
 
@@ -49,8 +48,3 @@ def test_messages_without_a_key_are_no_copies() -> None:
 def test_the_rows_in_the_topic_say_why_they_are_more_than_the_flights() -> None:
     assert rows_in_topic(337_032, 256) == "337,032 = 336,776 flights + 256 stored again"
     assert rows_in_topic(336_776, 0) == "336,776"
-
-
-@pytest.mark.parametrize(("count", "text"), [(0, "0 batches"), (1, "1 batch"), (1_200, "1,200 batches")])
-def test_batches_are_counted_in_words(count: int, text: str) -> None:
-    assert batches(count) == text

@@ -42,3 +42,10 @@ def test_every_column_is_listed_with_its_type():
     rows = re.findall(r"^\| `(\w+)`( ✓)? \| ([\w<>,]+) \|", section, re.MULTILINE)
     assert {name: kind for name, _, kind in rows} == {name: kind for name, (kind, _) in COLUMNS.items()}
     assert {name for name, default, _ in rows if default} == set(DEFAULT_COLUMNS)
+
+
+def test_the_page_names_the_save_mode_and_the_error_of_every_other_one():
+    """Spark raises it before the sink can say anything clearer."""
+    section = PAGE.partition("## Writing")[2].partition("\n## ")[0]
+    assert '`mode("append")` is needed' in section
+    assert "UNSUPPORTED_DATA_SOURCE_SAVE_MODE" in section

@@ -88,6 +88,8 @@ def test_limits_name_reader_and_figure() -> None:
         "g in t: 2,995 messages behind",
         "g in t: 1 min 2 s behind",
     ]
+    (by_one,) = by_reader([queue(0, 2, 3, 2)])
+    assert Limits(0, None).broken_by(by_one, 63_000) == ["g in t: 1 message behind"]
     (fine,) = by_reader([queue(0, 0, 3_000, 3_000)])
     assert Limits(0, 0.0).broken_by(fine, 63_000) == []
 

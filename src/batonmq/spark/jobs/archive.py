@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from batonmq.common.plural import counted
 from batonmq.spark.access import OPEN, Access
 from batonmq.spark.jobs.values import BodySchema
 from batonmq.spark.options import ClearError
@@ -102,16 +103,21 @@ def _check_pair(session: SparkSession, target: str, checkpoint: str) -> None:
     committed = _newest(session, f"{checkpoint}/commits")
     if committed > written:
         raise ArchiveError(
-            f"{checkpoint} has written {committed + 1} batches to another directory than {target}, which has "
+            f"{checkpoint} has written {_batches(committed)} to another directory than {target}, which has "
             f"{written + 1}: their messages would be missing here. Give --to of the first run, or another "
             "--checkpoint"
         )
     if written > planned:
         raise ArchiveError(
-            f"{target} has {written + 1} batches of another checkpoint than {checkpoint}, which has "
+            f"{target} has {_batches(written)} of another checkpoint than {checkpoint}, which has "
             f"{planned + 1}: the next ones would be lost. Give --checkpoint of the first run, or archive to "
             "another directory"
         )
+
+
+def _batches(last: int) -> str:
+    """How many there are up to `last`; the first one has number 0."""
+    return counted(last + 1, "batch", "batches")
 
 
 def _newest(session: SparkSession, directory: str) -> int:

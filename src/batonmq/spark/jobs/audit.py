@@ -19,12 +19,13 @@ counted, and not compared.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from batonmq.spark.options import ClearError
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame
 
 HISTORY_SCHEMA = "key string, status string, queue string, offset long, sent_us long, acked_us long"
 
@@ -33,14 +34,38 @@ class NoHistory(ClearError):
     """A table that is no history; the text has the reason."""
 
 
-def check_history(session: SparkSession, path: str) -> None:
-    """Raises `NoHistory` unless the Parquet files have all columns of a history. Read with its schema, other
-    tables would have nulls in their place, and nothing of them would be lost."""
-    there = set(session.read.parquet(path).columns)
+def check_history(path: Path) -> None:
+    """Raises `NoHistory` unless this is a Parquet file, or a directory of such files, with all columns of a
+    history. Read with its schema, other tables would have nulls in their place, and nothing of them would be
+    lost. Before Spark reads it: Spark would log Java's traces for a file of another format."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    files = _files(path) if path.is_dir() else [path]
+    if not files:
+        raise NoHistory(f"{path} is no history of sends: there is no Parquet file in it")
     wanted = [column.split()[0] for column in HISTORY_SCHEMA.split(",")]
-    missing = [name for name in wanted if name not in there]
-    if missing:
-        raise NoHistory(f"{path} is no history of sends: it has no column {missing[0]!r}")
+    for file in files:
+        try:
+            there = set(pq.read_schema(file).names)
+        except (OSError, pa.ArrowException):
+            which = "it" if file == path else str(file.relative_to(path))
+            raise NoHistory(f"{path} is no history of sends: {which} is no Parquet file") from None
+        there |= {name.partition("=")[0] for name in file.relative_to(path).parts[:-1]}
+        missing = [name for name in wanted if name not in there]
+        if missing:
+            raise NoHistory(f"{path} is no history of sends: it has no column {missing[0]!r}")
+
+
+def _files(directory: Path) -> list[Path]:
+    """Those that Spark reads: names that begin with a dot or an underscore are of its own use, but for
+    partitions (``_column=value``)."""
+
+    def is_read(path: Path) -> bool:
+        names = path.relative_to(directory).parts
+        return not any(name[0] == "." or (name[0] == "_" and "=" not in name) for name in names)
+
+    return sorted(path for path in directory.rglob("*") if is_read(path) and path.is_file())
 
 
 @dataclass(frozen=True, slots=True)

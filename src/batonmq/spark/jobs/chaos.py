@@ -13,6 +13,7 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from batonmq.common.plural import counted
 from batonmq.spark.jobs import chaos_histories
 from batonmq.spark.jobs.chaos_results import BUCKET_S, LOSS, Results, ScenarioResult, Unreadable, history_of
 
@@ -347,4 +348,5 @@ def _notes(
         elif place not in computed:
             yield f"{path} is of another time than results.json, whose gaps are shown"
         elif result.load == "plain" and computed[place] != result.acked:
-            yield f"{path} has {computed[place]:,} acknowledgements, results.json has {result.acked:,}"
+            found = counted(computed[place], "acknowledgement")
+            yield f"{path} has {found}, results.json has {result.acked:,}"

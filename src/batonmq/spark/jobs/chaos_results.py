@@ -12,6 +12,8 @@ from typing import Any, Final, Self
 
 import msgspec
 
+from batonmq.common.plural import counted
+
 RESULTS: Final = "results.json"
 BUCKET_S: Final = 0.1
 """Of the acknowledgements in the timeline."""
@@ -203,7 +205,7 @@ def cluster_title(replicas: int, groups: str = CONTROLLERS) -> str:
     if groups != CONTROLLERS:
         titles = {"classic": "a pair without controllers", "containers": "two containers crosswise"}
         return titles.get(groups, groups)
-    return f"{replicas} replicas" if replicas else "controllers alone"
+    return counted(replicas, "replica") if replicas else "controllers alone"
 
 
 def wrong(violations: Iterable[tuple[str, int]]) -> dict[str, int]:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from batonmq.common.plural import counted
 from batonmq.spark.jobs.archive import columns
 from batonmq.spark.options import ClearError
 
@@ -128,8 +129,8 @@ def _write(session: SparkSession, rows: DataFrame, table: str, day: Day, file_by
     if [each.rows for each in written] != [day.rows]:
         count = written[0].rows if written else 0
         raise CompactError(
-            f"{day.topic} {day.date}: {count:,} of {day.rows:,} messages are in {table}; did the archive "
-            "change meanwhile? Run the job again"
+            f"{day.topic} {day.date}: {count:,} of {counted(day.rows, 'message is', 'messages are')} in "
+            f"{table}; did the archive change meanwhile? Run the job again"
         )
     return written[0].files
 

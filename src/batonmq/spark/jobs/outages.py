@@ -89,7 +89,7 @@ def read_histories(session: SparkSession, paths: Sequence[Path]) -> DataFrame:
     from pyspark.sql import functions as F
 
     for path in paths:
-        check_history(session, str(path.absolute()))
+        check_history(path)
 
     rows = [
         session.read.schema(SCHEMA)

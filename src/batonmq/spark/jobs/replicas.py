@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from batonmq.common.plural import counted
 from batonmq.protocol.message.layout import MAGIC_BLANK
 from batonmq.protocol.message.record import scan_frames
 from batonmq.spark.options import ClearError
@@ -37,7 +38,7 @@ class Compared:
         if self.first_difference is not None:
             return f"replicas DIFFER from physical offset {self.first_difference:,} on"
         behind = max(self.lengths.values()) - self.end
-        tail = f" (one replica is {behind:,} bytes behind)" if behind else ""
+        tail = f" (one replica is {counted(behind, 'byte')} behind)" if behind else ""
         return f"replicas are byte-equal from {self.begin:,} to {self.end:,}{tail}"
 
     def as_dict(self) -> dict[str, object]:
