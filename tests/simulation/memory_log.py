@@ -46,6 +46,8 @@ class MemoryLog:
         self.flushed_offset = 0
         self._confirm_offset = 0
         self._on_confirm = on_confirm
+        self._whole = 0
+        """A record ends, or the log begins, here: where `whole` begins to look."""
         self.cuts = 0
         """How often it lost bytes to follow a master."""
 
@@ -61,6 +63,11 @@ class MemoryLog:
     def confirm_offset(self, offset: int) -> None:
         self._confirm_offset = offset
         self._on_confirm(self, self.confirm_offset)
+
+    def whole(self, offset: int) -> int:
+        """Where the last record ends that is whole before `offset`."""
+        self._whole = whole_records(self.data, self._whole if self._whole <= offset else 0, offset)
+        return self._whole
 
     def put(self, number: int, size: int) -> int:
         """Append a record; returns where it ends."""
@@ -90,6 +97,7 @@ class MemoryLog:
         if offset < len(self.data):
             self.cuts += 1
         del self.data[offset:]
+        self._whole = self._whole if self._whole <= offset else 0
         self.flushed_offset = min(self.flushed_offset, offset)
         self._confirm_offset = min(self._confirm_offset, offset)
 
@@ -118,6 +126,7 @@ class MemoryLog:
     def recover(self, chance: random.Random, *, power_cut: bool) -> None:
         """What the next process finds. A killed process leaves all it wrote; a power cut takes at random of
         what was not flushed. A torn record at the end is cut, and the confirm offset is one from before."""
+        self._whole = 0
         if power_cut:
             del self.data[chance.randint(self.flushed_offset, len(self.data)) :]
         self._cut_torn_record()

@@ -23,7 +23,7 @@ from typing import Final
 from batonmq.ha.config import HAConfig
 from batonmq.ha.role import HARole
 from tests.simulation.loop import SimLoop
-from tests.simulation.memory_log import SIZES, MemoryLog, whole_records
+from tests.simulation.memory_log import SIZES, MemoryLog
 from tests.simulation.replication_controllers import Controllers
 from tests.simulation.replication_faults import Faults
 from tests.simulation.replication_replica import Life, Replica
@@ -82,11 +82,11 @@ class Witness:
 
     def confirms(self, log: MemoryLog, offset: int) -> None:
         """Consumers of this replica may read all whole records up to `offset`."""
-        common = min(offset, len(self.confirmed))
+        end = log.whole(offset)
+        common = min(end, len(self.confirmed))
         if log.data[:common] != self.confirmed[:common]:
-            raise Violation(f"a replica confirms {offset} bytes that differ from confirmed ones")
-        if offset > common:
-            self.confirmed += log.data[common : whole_records(log.data, common, offset)]
+            raise Violation(f"a replica confirms {end} bytes that differ from confirmed ones")
+        self.confirmed += log.data[common:end]
 
     def acknowledges(self, end: int) -> None:
         """A producer was answered: its message ends here."""
