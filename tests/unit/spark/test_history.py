@@ -42,6 +42,10 @@ def test_what_is_no_history_says_why(tmp_path: Path) -> None:
         check_history(tmp_path)
     with pytest.raises(NoHistory, match="is no history of sends: it is no Parquet file"):
         check_history(tmp_path / "notes" / "read.me")
+    write(tmp_path / "several" / "one" / "part-0.parquet", *COLUMNS)
+    write(tmp_path / "several" / "two" / "part-0.parquet", *COLUMNS)
+    with pytest.raises(NoHistory, match=r"several tables, .* name that of one table"):
+        check_history(tmp_path / "several")
     with pytest.raises(NoHistory, match="it has no column 'status'"):
         check_history(write(tmp_path / "other.parquet", "key"))
 
