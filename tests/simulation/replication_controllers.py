@@ -30,6 +30,7 @@ CONTROLLERS: Final = "controllers"
 CALL_TIMEOUT_S: Final = 0.5
 SCAN_S: Final = 0.25
 LOST_NOTICES: Final = 0.1
+"""Which part of the notices to replicas never comes."""
 
 
 def host_of(number: int) -> str:
@@ -82,7 +83,11 @@ class Controllers:
         world = self._world
         for replica in world.replicas:
             life = replica.life
-            if life is None or world.is_cut(CONTROLLERS, replica.name) or world.chance.random() < 0.1:
+            if (
+                life is None
+                or world.is_cut(CONTROLLERS, replica.name)
+                or world.chance.random() < LOST_NOTICES
+            ):
                 continue
             world.loop.outside_at(world.loop.now + world.way_s(), life.notified, epoch)
 

@@ -241,7 +241,6 @@ class Replica:
         self.epoch_path = directory / f"epochs-{number}"
         self.log = MemoryLog(world.witness.confirms)
         self.life: Life | None = None
-        self.paused_until = 0.0
 
     def note(self, text: str) -> None:
         self.world.note(f"{self.name} {text}")
