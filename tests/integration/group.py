@@ -40,7 +40,8 @@ async def exchange(address: str, data: bytes, *, then_close: bool = False, timeo
     try:
         writer.write(data)
         if then_close:
-            writer.write_eof()
+            with contextlib.suppress(OSError):  # ENOTCONN: the server reset it first
+                writer.write_eof()
         async with asyncio.timeout(timeout_s):
             said = b""
             with contextlib.suppress(ConnectionError):  # closed with our bytes unread: as good as an end

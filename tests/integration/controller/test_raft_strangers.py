@@ -8,7 +8,7 @@ import os
 import ssl
 import time
 import zlib
-from collections.abc import Awaitable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -138,7 +138,7 @@ def foreign(tmp_path: Path) -> Authority:
 
 
 @pytest.fixture
-def shared(tmp_path: Path, ca: Authority) -> Iterator[Controllers]:
+async def shared(tmp_path: Path, ca: Authority) -> AsyncIterator[Controllers]:
     """Brokers and Raft on one port, where all must show a certificate."""
     ports = free_ports(3)
     peers = ";".join(f"{name}-127.0.0.1:{port}" for name, port in zip(NAMES, ports, strict=True))
@@ -152,11 +152,12 @@ def shared(tmp_path: Path, ca: Authority) -> Iterator[Controllers]:
         keys = settings(tmp_path, name, {**own, **ca.mutual(name)})
         programs.append(Program(name, "controller", tmp_path, keys, port=port))
     addresses = [program.address for program in programs]
-    yield from running(Controllers(programs, "g", list(NAMES), addresses, client_tls(ca, ca)))
+    async with running(Controllers(programs, "g", list(NAMES), addresses, client_tls(ca, ca))) as controllers:
+        yield controllers
 
 
 @pytest.fixture
-def separate(tmp_path: Path, ca: Authority) -> Iterator[Controllers]:
+async def separate(tmp_path: Path, ca: Authority) -> AsyncIterator[Controllers]:
     """Raft on a separate port with certificates on both sides; brokers speak plain text."""
     ports = free_ports(6)
     raft = [f"127.0.0.1:{port}" for port in ports[:3]]
@@ -177,14 +178,17 @@ def separate(tmp_path: Path, ca: Authority) -> Iterator[Controllers]:
         }
         keys = settings(tmp_path, name, own)
         programs.append(Program(name, "controller", tmp_path, keys, port=ports[3 + number]))
-    yield from running(Controllers(programs, "g", raft, raft, None))
+    async with running(Controllers(programs, "g", raft, raft, None)) as controllers:
+        yield controllers
 
 
-def running(controllers: Controllers) -> Iterator[Controllers]:
+@contextlib.asynccontextmanager
+async def running(controllers: Controllers) -> AsyncIterator[Controllers]:
     try:
         controllers.start()
         yield controllers
     finally:
+        await controllers.client.close()
         for program in controllers.programs:
             program.kill()
 
@@ -261,7 +265,6 @@ async def test_controllers_with_certificates_elect_and_serve(shared: Controllers
     leader = await shared.serve()
     shared.programs[NAMES.index(leader)].kill()
     assert await shared.serve() != leader
-    await shared.client.close()
 
 
 async def test_who_may_not_take_part_is_refused(
@@ -279,7 +282,6 @@ async def test_who_may_not_take_part_is_refused(
     assert said.count("does not know the group's secret") == 3
     said = await unmoved(shared, Stranger(inside, knows, "other").attack(shared))
     assert said.count("is of another group, 'other'") == 3
-    await shared.client.close()
 
 
 async def test_raft_with_certificates_beside_brokers_without(
@@ -296,7 +298,6 @@ async def test_raft_with_certificates_beside_brokers_without(
         assert reason in await unmoved(separate, Stranger(tls, knows).attack(separate))
     separate.programs[separate.ids.index(leader)].kill()
     assert await separate.serve() != leader
-    await separate.client.close()
 
 
 async def garbage(controllers: Controllers) -> None:
@@ -309,7 +310,6 @@ async def garbage(controllers: Controllers) -> None:
 
 async def test_garbage_in_plain_text(separate: Controllers) -> None:
     assert "speaks plain text" in await unmoved(separate, garbage(separate))
-    await separate.client.close()
 
 
 async def nonsense(controllers: Controllers, tls: ssl.SSLContext) -> None:
@@ -327,7 +327,6 @@ async def test_nonsense_of_one_who_knows_the_secret(shared: Controllers, ca: Aut
     said = await unmoved(shared, nonsense(shared, client_tls(ca, ca)))
     assert said.count("a malformed message, which is dropped") == 3
     assert said.count("for node 'elsewhere'") == 3
-    await shared.client.close()
 
 
 async def snapshots(controllers: Controllers, tls: ssl.SSLContext) -> None:
@@ -370,7 +369,6 @@ async def test_snapshots_that_nobody_can_restore_move_nothing(
         program.kill()
     shared.start()
     await shared.serve()
-    await shared.client.close()
 
 
 async def entries(controllers: Controllers, tls: ssl.SSLContext) -> None:
@@ -402,7 +400,6 @@ async def test_entries_that_are_no_events_move_nothing(shared: Controllers, ca: 
     shared.start()
     await shared.serve()
     assert "ignores entry" not in shared.logs() and "Traceback" not in shared.logs()
-    await shared.client.close()
 
 
 async def test_the_same_messages_of_one_who_may_take_part_count(shared: Controllers, ca: Authority) -> None:
@@ -416,4 +413,3 @@ async def test_the_same_messages_of_one_who_may_take_part_count(shared: Controll
     )
     await shared.serve()
     assert min(term for _, term, _, _ in await shared.seen()) >= 1_000
-    await shared.client.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import struct
 import tracemalloc
@@ -112,7 +113,8 @@ async def send(server: RemotingServer, data: bytes, *, eof: bool = False) -> byt
     try:
         writer.write(data)
         if eof:
-            writer.write_eof()
+            with contextlib.suppress(OSError):  # ENOTCONN: the server reset it first
+                writer.write_eof()
         return await asyncio.wait_for(reader.read(), 5)
     except ConnectionResetError:
         return b""
