@@ -263,12 +263,14 @@ class RaftCore(Server):
         receiver = self.receiver
         offer = receiver.take_offer() if receiver.offer is not None else None
         messages = self.outbox.take_messages()
+        forgetful = self.replication.take_forgetful() if self.replication.forgetful else []
         reads = self.reads.pending.take_done()
         refused = receiver.take_refused() if receiver.refused else []
         first = self._handed_out + 1
         entries = self.log.slice(first, self.commit_index) if self.commit_index >= first else []
         self._handed_out = self.commit_index
-        return Ready(messages, first, entries, offer, refused, reads, self.replication.snapshot.wanted)
+        wanted = self.replication.snapshot.wanted
+        return Ready(messages, first, entries, offer, refused, forgetful, reads, wanted)
 
     def take_save(self) -> Save | None:
         """The next unit for the disk, if there is any and none is under way."""

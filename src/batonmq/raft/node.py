@@ -418,6 +418,8 @@ class RaftNode:
                 applier.committed.append((ready.first_index, ready.entries))
             for sender, why in ready.refused:
                 self._log_refused_snapshot(sender, why)
+            for peer, refused_index in ready.forgetful:
+                self._log_forgetful(peer, refused_index)
             if ready.offer is not None:
                 self._install(ready.offer)
             for number, index in ready.reads:
@@ -521,6 +523,14 @@ class RaftNode:
     def _log_refused_snapshot(self, sender: str, why: str) -> None:
         text = f"sent raft {self.group}/{self.id} a snapshot, which is refused: {why}"
         self._warnings.warn(sender, text, self._now_ms())
+
+    def _log_forgetful(self, peer: str, index: int) -> None:
+        text = (
+            f"seems to have lost its log of raft {self.group}/{self.id}: it refuses entry {index}, which "
+            "it had acknowledged. It gets the log again, but it may have voted twice. A controller whose "
+            "directory was emptied must come back as a new member under a new id"
+        )
+        self._warnings.warn(peer, text, self._now_ms())
 
     # ------------------------------------------------------------------ the disk
 

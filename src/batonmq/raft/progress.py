@@ -65,22 +65,30 @@ class Progress:
             return True
         return False
 
-    def back_up(self, message: AppendReply, log: RaftLog) -> None:
-        """The peer's log does not hold ``message.index``: find the next place to try (5.3 of the paper)."""
-        rejected = message.index
+    def back_up(self, message: AppendReply, log: RaftLog) -> bool:
+        """The peer's log does not hold ``message.index``: find the next place to try (5.3 of the paper).
+
+        Returns whether the peer had acknowledged that entry, so that it lost its log (or the refusal is very
+        old). ``match`` then falls to what it may still have: it is a lower bound, so that is always safe, and
+        without it the peer would refuse the same probe until another node leads."""
+        rejected, lost = message.index, False
         if self.flow is Flow.REPLICATE:
             if rejected <= self.match:
-                return  # an old message
+                return False  # an old message
             self.next = self.match + 1
         elif self.flow is Flow.PROBE:
             if rejected != self.next - 1:
-                return  # an old message
+                return False  # an old message
             agree, _ = log.last_with_term_at_most(min(rejected - 1, message.hint_index), message.hint_term)
+            lost = rejected <= self.match
+            if lost:
+                self.match = min(self.match, agree)
             self.next = max(self.match, agree) + 1
         else:
-            return
+            return False
         self.flow = Flow.PROBE
         self.clear_inflight()
+        return lost
 
     def refuse_snapshot(self, now_ms: int, config: RaftConfig) -> None:
         """The peer cannot use it: from its beginning again, but not soon."""

@@ -26,6 +26,8 @@ class Replication:
         self.snapshot = OutgoingSnapshot()
         self.notice_due_ms: int | None = None
         """When followers that get no Append are sent the commit index."""
+        self.forgetful: list[tuple[str, int]] = []
+        """(peer, index) of entries that a peer had acknowledged and refuses to have."""
 
     def begin(self) -> None:
         """This node was elected."""
@@ -78,6 +80,11 @@ class Replication:
         return [
             peer for peer in peers if peer == server.id or (peer in known and known[peer].contact_ms > since)
         ]
+
+    def take_forgetful(self) -> list[tuple[str, int]]:
+        """`forgetful` since the last call."""
+        forgetful, self.forgetful = self.forgetful, []
+        return forgetful
 
     def lag(self, peer: str) -> int | None:
         """How many entries ``peer`` is behind; None if it does not answer now, or this node does not lead."""
@@ -191,7 +198,8 @@ class Replication:
             return False
         server = self._server
         if message.rejected:
-            progress.back_up(message, server.log)
+            if progress.back_up(message, server.log):
+                self.forgetful.append((sender, message.index))
             return False
         index = message.index
         if index > progress.match:

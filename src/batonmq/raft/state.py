@@ -57,7 +57,16 @@ class Offer:
 class Ready:
     """What came out of a turn."""
 
-    __slots__ = ("entries", "first_index", "messages", "needs_snapshot", "offer", "reads", "refused")
+    __slots__ = (
+        "entries",
+        "first_index",
+        "forgetful",
+        "messages",
+        "needs_snapshot",
+        "offer",
+        "reads",
+        "refused",
+    )
 
     # Not a dataclass, whose constructor mypyc does not compile: there is one of these for each input.
     def __init__(
@@ -67,6 +76,7 @@ class Ready:
         entries: list[Entry],
         offer: Offer | None,
         refused: list[tuple[str, str]],
+        forgetful: list[tuple[str, int]],
         reads: list[tuple[int, int | None]],
         needs_snapshot: bool,
     ) -> None:
@@ -79,6 +89,8 @@ class Ready:
         if that is not possible; in either case before any other input."""
         self.refused = refused
         """(sender, why) of snapshots that were refused, for the log."""
+        self.forgetful = forgetful
+        """(peer, index) of entries that a peer had acknowledged and has no longer, for the log."""
         self.reads = reads
         """(number, index): the read may be answered once ``index`` is applied; None: refused, ask again."""
         self.needs_snapshot = needs_snapshot

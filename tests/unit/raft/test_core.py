@@ -54,6 +54,11 @@ def leading(**options: object) -> RaftCore:
     return alone
 
 
+def save_all(node: RaftCore) -> None:
+    while (save := node.take_save()) is not None:
+        node.saved(save, node.now_ms)
+
+
 @pytest.mark.parametrize("role", list(Role))
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda m: m.__name__)
 def test_each_message_is_handled_or_ignored_for_a_reason(role: Role, message: type) -> None:
@@ -136,8 +141,7 @@ def test_too_much_uncommitted_is_refused_and_taken_again_later() -> None:
     leader.propose([bytes(200)])
     with pytest.raises(Overloaded):
         leader.propose([b"x"])
-    while (save := leader.take_save()) is not None:
-        leader.saved(save, 0)
+    save_all(leader)
     leader.propose([b"x"])
 
 
@@ -171,8 +175,7 @@ def test_entries_of_earlier_terms_are_not_committed_by_counting() -> None:
     leader = core()
     leader.step("n1", Append(1, 0, 0, 0, [Entry(1, Kind.DATA, b"old")]), 10)
     leader.become_candidate(transfer=False)
-    while (save := leader.take_save()) is not None:
-        leader.saved(save, 10)
+    save_all(leader)
     leader.election.count("n1", True)
     assert leader.role is Role.LEADER
     leader.step("n1", AppendReply(leader.term, 1), 20)
@@ -225,8 +228,7 @@ def test_a_read_can_be_confirmed_in_spite_of_a_lease(always: bool) -> None:
     leader.become_candidate(transfer=False)
     leader.election.count("n1", True)
     leader.election.count("n0", True)
-    while (save := leader.take_save()) is not None:
-        leader.saved(save, 0)
+    save_all(leader)
     leader.step("n1", HeartbeatReply(leader.term, 1, 0, leader.config.lease_promise_ms), 0)
     leader.step("n1", AppendReply(leader.term, leader.log.last_index), 0)
     assert leader.heartbeats.has_lease
@@ -241,8 +243,7 @@ def test_a_leader_that_removed_itself_has_no_lease() -> None:
     leader.become_candidate(transfer=False)
     leader.election.count("n1", True)
     leader.election.count("n0", True)
-    while (save := leader.take_save()) is not None:
-        leader.saved(save, 0)
+    save_all(leader)
     leader.step("n1", AppendReply(leader.term, 1), 0)
     leader.step("n1", HeartbeatReply(leader.term, 1, 0, leader.config.lease_promise_ms), 1)
     assert leader.heartbeats.has_lease
@@ -256,8 +257,7 @@ def test_reads_before_any_answer_do_not_hide_who_answers_first() -> None:
     leader.become_candidate(transfer=False)
     leader.election.count("n1", True)
     leader.election.count("n0", True)
-    while (save := leader.take_save()) is not None:
-        leader.saved(save, 0)
+    save_all(leader)
     leader.step("n1", AppendReply(leader.term, 1), 0)
     asked: list[list[str]] = []
     for number in range(3):
@@ -279,8 +279,7 @@ def test_a_new_leader_changes_no_membership_before_its_first_commit() -> None:
     smaller = Members({"n0": "", "n1": ""})
     with pytest.raises(MembershipRefused, match="has not yet committed an entry of its term"):
         leader.change_members(smaller)
-    while (save := leader.take_save()) is not None:
-        leader.saved(save, 0)
+    save_all(leader)
     leader.step("n1", AppendReply(leader.term, leader.log.last_index), 0)
     leader.change_members(smaller)
     assert leader.members == smaller
@@ -308,3 +307,29 @@ def test_a_damaged_snapshot_transfer_starts_again() -> None:
 def test_settings_that_cannot_work_are_refused(options: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"heartbeat|drift"):
         RaftConfig(**options)  # type: ignore[arg-type]
+
+
+def test_a_peer_that_lost_its_log_is_sent_all_of_it_and_no_longer_counts_for_it() -> None:
+    leader = core()
+    leader.become_candidate(transfer=False)
+    save_all(leader)
+    leader.election.count("n1", True)
+    save_all(leader)
+    leader.ready(10)
+    leader.step("n1", AppendReply(leader.term, 1), 20)
+    assert leader.commit_index == 1
+    leader.propose([b"more"])
+    save_all(leader)
+    leader.ready(20)
+    now_ms = 20 + leader.config.retransmit_ms
+    leader.tick(now_ms)
+    leader.ready(now_ms)  # probes at 1, from where it sends again
+    leader.step("n1", AppendReply(leader.term, 1, rejected=True), now_ms)
+    ready = leader.ready(now_ms)
+    assert ready.forgetful == [("n1", 1)]
+    assert leader.peers["n1"].match == 0 and leader.commit_index == 1
+    probes = [message for peer, message in ready.messages if peer == "n1" and isinstance(message, Append)]
+    assert [(probe.prev_index, len(probe.entries)) for probe in probes] == [(0, 2)]
+    leader.step("n1", AppendReply(leader.term, 2), now_ms)
+    assert leader.peers["n1"].match == leader.commit_index == 2
+    assert leader.ready(now_ms).forgetful == []

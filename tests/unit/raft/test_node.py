@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import shutil
 import sys
 import threading
 import time
@@ -531,3 +532,23 @@ async def test_stopping_together_closes_once(group: Group, monkeypatch: pytest.M
     monkeypatch.setattr(node._storage, "close", slow)
     await asyncio.gather(*(node.stop() for _ in range(4)))
     assert closes == 1
+
+
+async def test_a_node_whose_directory_was_emptied_gets_the_log_again_and_a_warning(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    await group.begin("n0", "n1", "n2")
+    leader = await group.leader()
+    await leader.node.propose(b"kept")
+    name = next(peer.name for peer in group.running() if peer is not leader)
+    await until(lambda: group.peers[name].machine.words == [b"kept"])
+    await group.leave(name)
+    shutil.rmtree(group.directory / name)
+    emptied = await group.restart(name)
+    await leader.node.propose(b"new")
+    await until(lambda: emptied.machine.words == [b"kept", b"new"])
+    assert leader.node.role is Role.LEADER
+    warnings = [
+        record.getMessage() for record in caplog.records if "have lost its log" in record.getMessage()
+    ]
+    assert len(warnings) == 1 and warnings[0].startswith(name)
