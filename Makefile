@@ -46,11 +46,11 @@ demo: all .venv/compiled jre  ## a cluster, 336,776 flights, a kill -9 and a Spa
 	@$(BIN)/batonmq demo $(ARGS)
 
 test: all jre  ## unit, simulation, integration, Spark tests and examples
-	$(PYTEST) -n 2 --dist worksteal -m "not interop and not chaos and not spark" $(ARGS)
+	$(PYTEST) -n 3 --dist worksteal -m "not interop and not chaos and not spark" $(ARGS)
 	$(PYTEST) -m spark $(ARGS)
 
 compiled: all .venv/compiled jre  ## integration tests with compiled modules, as installed where there is a C compiler
-	BATONMQ_PURE=0 $(PYTEST) -n 2 --dist worksteal tests/integration $(ARGS)
+	BATONMQ_PURE=0 $(PYTEST) -n 3 --dist worksteal tests/integration $(ARGS)
 
 lint: all  ## formatting, style, types, layering
 	$(BIN)/ruff format --check src tests benchmarks examples hatch_build.py
