@@ -69,6 +69,10 @@ class Expiry:
         self._usage = usage
         self.disk = DiskState(writable=True, clean=False, forcibly=False)
 
+    def doubted_ms(self) -> int:
+        """How far the clock is ahead by a step that does not count yet."""
+        return self._clock.now_ms() - self._steady.now_ms()
+
     def check_disk(self, config: StoreConfig) -> DiskState:
         """Look at the disk's usage."""
         state = judge(self._usage(config.commit_log_path), config)

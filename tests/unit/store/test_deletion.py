@@ -75,10 +75,12 @@ def test_a_clock_that_is_set_ahead_deletes_nothing_for_a_day(opener, caplog):
     opener.clock.set_wall(opener.clock.now_ms() + 1000 * HOUR_MS)
     for _ in range(23):
         assert store.delete_expired() == []
+        assert store.doubted_ms == 1000 * HOUR_MS
         opener.clock.advance(HOUR_MS)
     assert caplog.text.count("the clock was set ahead by 1000.0 hours") == 1
     assert opener.bodies(store) == [b"%d" % n for n in range(400)]
     opener.clock.advance(2 * HOUR_MS)  # it seems to be right
+    assert store.doubted_ms == 0
     assert store.delete_expired()
 
 
