@@ -515,6 +515,12 @@ class MessageStore:
         """Look at the disk's usage; above the warning level `put` refuses until it has fallen again."""
         return self._expiry.check_disk(self.config)
 
+    @property
+    def doubted_ms(self) -> int:
+        """By so much the clock was set ahead while the store is open, less than a day ago: the messages' ages
+        may be wrong. Files do not expire by it."""
+        return self._expiry.doubted_ms()
+
     def delete_expired(self) -> list[Path]:
         """Detach files that are past their time, or must go because the disk is nearly full.
 

@@ -213,3 +213,18 @@ async def test_it_must_be_enabled_at_the_master(cluster: Preferring) -> None:
     assert master is not None
     with pytest.raises(MQError, match="enableHandBack is false"):
         await cluster.ask(to=master, epoch=cluster.brokers[master].broker.role.epoch)
+
+
+async def test_a_learner_does_not_ask_for_the_role(
+    cluster: Preferring, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The master would refuse it each time: it is never in the SyncStateSet."""
+    await cluster.start(0, **KEYS, broker_election_priority=2)
+    await until(lambda: cluster.master == 0)
+    learner = await cluster.start(1, learner=True, **KEYS, broker_election_priority=1)
+    replication = learner.broker.replication
+    assert replication is not None
+    await until(lambda: replication.following)
+    await asyncio.sleep(KEYS["hand_back_delay"] / 1000 + 10 * hand_back.LOOK_S)
+    assert "did not hand the master role back" not in caplog.text
+    assert cluster.master == 0

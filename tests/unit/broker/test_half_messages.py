@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -185,6 +186,18 @@ def test_a_message_from_a_clock_that_was_ahead_is_checked_in_time() -> None:
     assert half.verdict(ahead, 0, 247, NOW, RULES, known_ms=6_001) is Verdict.CHECK
 
 
+def test_a_clock_that_was_just_set_ahead_gives_nothing_up() -> None:
+    ahead_ms = 10 * RULES.reserved_ms
+    rules = replace(RULES, doubted_ms=ahead_ms)
+    copy = {"TRAN_PREPARED_QUEUE_OFFSET": "1"}
+    for waiting in (record(age_ms=ahead_ms + 60_000), record(copy, age_ms=0, born_ms=ahead_ms + 60_000)):
+        assert half.verdict(waiting, 0, 247, NOW, RULES) is Verdict.GIVE_UP
+        assert half.verdict(waiting, 0, 247, NOW, rules) in (Verdict.CHECK, Verdict.CHECK_AND_PUT_BACK)
+        assert half.verdict(waiting, 15, 247, NOW, rules) is Verdict.GIVE_UP
+    old = record(age_ms=ahead_ms + RULES.reserved_ms + 1)
+    assert half.verdict(old, 0, 247, NOW, rules) is Verdict.GIVE_UP
+
+
 def test_more_checks_than_a_byte_counts_are_counted_by_a_copy() -> None:
     many = CheckRules(timeout_ms=1, check_max=1_000_000, reserved_ms=RULES.reserved_ms)
     waiting = record(age_ms=60_000)
@@ -193,7 +206,7 @@ def test_more_checks_than_a_byte_counts_are_counted_by_a_copy() -> None:
 
 
 def test_rules_are_the_configurations() -> None:
-    assert CheckRules.of(BrokerConfig(), 72) == RULES
+    assert CheckRules.of(BrokerConfig(), 72, 0) == RULES
 
 
 def test_a_copy_names_the_first_message() -> None:

@@ -14,6 +14,7 @@ import pytest
 from tests.unit.broker.conftest import Served
 from tests.unit.broker.fakes import JAVA, FakeConnection, ask, become_slave
 
+from batonmq.broker.pop import reviver
 from batonmq.broker.pop.assignments import _Routes
 from batonmq.broker.pop.part import PopPart
 from batonmq.net.dispatch import Reply, Request
@@ -592,3 +593,24 @@ async def test_the_routes_of_what_cannot_be_a_topic_are_not_kept(
     assert await routes.queues("Nowhere") is None
     assert await routes.queues("x" * 1_000_000) is None
     assert list(routes._routes) == ["Nowhere"]
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_a_clock_that_is_set_back_hides_messages_for_one_more_invisible_time(
+    rig: Rig, ordered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reviver, "LOOK_AGAIN_S", 0.01)
+    clock = rig.served.clock
+    rig.served.put(0, b"x")
+    assert len(await rig.receipts(order=ordered)) == 1
+    await asyncio.sleep(0.03)
+    clock.set_wall(clock.now_ms() - 3_600_000)
+    await asyncio.sleep(0.03)
+    assert await rig.receipts(order=ordered) == []
+    clock.advance(59_000)
+    await asyncio.sleep(0.03)
+    assert await rig.receipts(order=ordered) == []
+    clock.advance(1_000)
+    async with asyncio.timeout(5):
+        while not await rig.receipts(order=ordered):
+            await asyncio.sleep(0.01)

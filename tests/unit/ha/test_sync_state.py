@@ -160,6 +160,18 @@ def test_who_must_leave():
     assert state.wanted(3001) == {1}
 
 
+def test_a_member_that_comes_back_as_a_learner_must_leave():
+    """Its new link may come before the end of the former one is seen, so it was never without a link."""
+    state = tracker((1, 2))
+    ack(state, 2, 100)
+    state.connected(2, async_learner=True).ack_offset = 100
+    assert state.propose(0) == {1}
+    assert state.confirm(500) == 100, "until the controller has agreed, it may elect the learner"
+    state.answered(SyncStateSet(frozenset({1}), 2))
+    assert state.confirm(500) == 500
+    assert state.propose(0) is None
+
+
 def test_acked_by_counts_copies():
     state = tracker((1, 2, 3))
     assert state.acked_by(1, 500) == 500

@@ -9,6 +9,7 @@ import pytest
 from tests.unit.store.helpers import numbered
 
 from batonmq.protocol.message.record import decode_records
+from batonmq.store.expiry import HOUR_MS
 from batonmq.store.results import GetStatus, PutStatus
 
 
@@ -63,6 +64,41 @@ def test_old_files_go_and_offsets_stay(opener):
     again = opener()
     assert again.queue_bounds("T", 0) == bounds
     assert opener.put(again, opener.message())[0].queue_offset == 400
+
+
+def test_a_clock_that_is_set_ahead_deletes_nothing_for_a_day(opener, caplog):
+    """Nothing brings the files back when the mistake is noticed."""
+    store = opener(file_reserved_time=72, delete_when=";".join(map(str, range(24))))
+    opener.put(store, *numbered(opener, 400))
+    for file in store._log.files.files:
+        os.utime(file.path, (opener.clock.now_ms() / 1000,) * 2)
+    opener.clock.set_wall(opener.clock.now_ms() + 1000 * HOUR_MS)
+    for _ in range(23):
+        assert store.delete_expired() == []
+        assert store.doubted_ms == 1000 * HOUR_MS
+        opener.clock.advance(HOUR_MS)
+    assert caplog.text.count("the clock was set ahead by 1000.0 hours") == 1
+    assert opener.bodies(store) == [b"%d" % n for n in range(400)]
+    opener.clock.advance(2 * HOUR_MS)  # it seems to be right
+    assert store.doubted_ms == 0
+    assert store.delete_expired()
+
+
+def test_after_a_step_back_files_go_by_the_clock(opener):
+    store = opener(file_reserved_time=72, delete_when=";".join(map(str, range(24))))
+    opener.put(store, *numbered(opener, 400))
+    now_ms = opener.clock.now_ms()
+    for file in store._log.files.files:
+        os.utime(file.path, (now_ms / 1000,) * 2)
+    opener.clock.set_wall(now_ms + 1000 * HOUR_MS)
+    assert store.delete_expired() == []
+    opener.clock.set_wall(now_ms - HOUR_MS)
+    assert store.delete_expired() == []
+    for _ in range(72):
+        opener.clock.advance(HOUR_MS)
+        assert store.delete_expired() == []
+    opener.clock.advance(HOUR_MS + 1_000)
+    assert store.delete_expired()
 
 
 def test_a_crash_while_expired_files_are_deleted_leaves_none_behind(opener):

@@ -52,6 +52,8 @@ class _ClientListHandlers:
         return Reply(body=encode(ProducerConnection(connection_set=[_connection(m) for m in members])))
 
     def all_producers(self, request: Request, header: wire.GetAllProducerInfo) -> Reply:
+        clock = self._broker.clock
+        began_ms = clock.now_ms() - clock.monotonic_ms()
         table = {
             group: [
                 ProducerInfo(
@@ -59,7 +61,7 @@ class _ClientListHandlers:
                     remote_ip=member.connection.peer,
                     language=LanguageCode(member.language).name,
                     version=member.version,
-                    last_update_timestamp=member.seen_ms,
+                    last_update_timestamp=began_ms + member.seen_ms,
                 )
                 for member in members.values()
             ]

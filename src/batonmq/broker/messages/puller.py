@@ -161,7 +161,7 @@ class Puller:
                 result.next_offset if moved else header.queue_offset,
                 broadcaster,
                 header.request_source == PROXY_FOR_BROADCAST,
-                broker.clock.now_ms(),
+                broker.clock.monotonic_ms(),
             )
         answer = self._answer_of(pull, result, code, suggested, remark)
         return answer if result.fetch is None else self._fetched(result.fetch, answer)

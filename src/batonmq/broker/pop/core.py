@@ -178,6 +178,8 @@ def outstanding_of(record: CheckPoint, revive_queue: int) -> Outstanding | None:
     return entry
 
 
+SET_BACK_MS: Final = 1_000
+"""Step of the wall clock that is no correction of its speed."""
 MOST_CONSUMED: Final = 4_096
 """Check points that are known for some time after the last ack."""
 
@@ -192,6 +194,8 @@ class CheckPoints:
         self._ticket = count()
         self._consumed: dict[Key, Outstanding] = {}
         """The last ones that consumers have acknowledged as a whole, oldest first."""
+        self._wall_began_ms: int | None = None
+        """See `take_due`; at its last call."""
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -214,6 +218,14 @@ class CheckPoints:
         entry.reviving = False
         entry.due_ms = due_ms
         heapq.heappush(self._due, (due_ms, next(self._ticket), entry))
+
+    def _limit_wait(self, now_ms: int) -> None:
+        """The clock was set back: no messages stay hidden for more than one more invisible time."""
+        due = self._due
+        for number, (_, ticket, entry) in enumerate(due):
+            entry.due_ms = min(entry.due_ms, now_ms + entry.invisible_ms)
+            due[number] = entry.due_ms, ticket, entry
+        heapq.heapify(due)
 
     def remove(self, entry: Outstanding) -> None:
         """It is settled: acknowledged as a whole, or revived."""
@@ -251,8 +263,12 @@ class CheckPoints:
             heapq.heappop(due)
         return due[0][0] if due else None
 
-    def take_due(self, now_ms: int, most: int) -> list[Outstanding]:
-        """Up to `most` check points that are due; each is returned once, until it is postponed."""
+    def take_due(self, now_ms: int, most: int, wall_began_ms: int = 0) -> list[Outstanding]:
+        """Up to `most` check points that are due; each is returned once, until it is postponed.
+        `wall_began_ms`: wall time less monotonic time, which shows whether the clock was set back."""
+        if self._wall_began_ms is None or wall_began_ms < self._wall_began_ms - SET_BACK_MS:
+            self._limit_wait(now_ms)
+        self._wall_began_ms = wall_began_ms
         taken: list[Outstanding] = []
         due = self._due
         while due and len(taken) < most and (due[0][0] <= now_ms or not due[0][2].live):

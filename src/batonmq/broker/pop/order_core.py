@@ -90,7 +90,8 @@ def free_at(info: OrderInfo | None, attempt_id: str | None, now_ms: int) -> int 
 
 
 def limit_wait(info: OrderInfo, now_ms: int) -> None:
-    """On a new master: its clock may run behind the former master's, and the queue must not wait for that."""
+    """The clock of a new master may run behind the former master's, or the clock was set back. The queue must
+    not wait for that."""
     invisible = info.invisible_time or 0
     if info.pop_time > now_ms:
         for offset in offsets_of(info):

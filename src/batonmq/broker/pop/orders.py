@@ -107,7 +107,10 @@ class Orders:
 
     def free_at(self, key: QueueOfGroup, attempt_id: str | None, now_ms: int) -> int | None:
         """When the next batch may be handed out; None: now."""
-        return core.free_at(self.get(key), attempt_id, now_ms)
+        info = self.get(key)
+        if info is not None and info.pop_time > now_ms:
+            core.limit_wait(info, now_ms)
+        return core.free_at(info, attempt_id, now_ms)
 
     # -- changing
 

@@ -392,7 +392,8 @@ class Reviver:
 
     def _on_timer(self) -> None:
         self._timer = None
-        due = self._check_points.take_due(self._broker.clock.now_ms(), BATCH)
+        now_ms = self._broker.clock.now_ms()
+        due = self._check_points.take_due(now_ms, BATCH, now_ms - self._broker.clock.monotonic_ms())
         if due:
             self._reviving = True
             self._tasks.spawn(self._revive_all(due, self._journal.term))

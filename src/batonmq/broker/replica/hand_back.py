@@ -91,6 +91,7 @@ class HandBacks:
             own_id = self._core.broker_id
             follows = (
                 config.enable_hand_back
+                and not self._core.learner
                 and role is not None
                 and not self._core.is_master
                 and self._broker.role.epoch == role.epoch

@@ -22,7 +22,7 @@ limit."""
 class _Client:
     from_proxy: bool
     seen_ms: int
-    """When it last pulled."""
+    """When it last pulled, monotonic."""
     offsets: dict[int, int] = field(default_factory=dict)
     """Queue -> offset of its last pull; never goes back."""
 

@@ -58,7 +58,7 @@ class Member:
     language: int
     version: int
     seen_ms: int
-    """Time of its last heartbeat."""
+    """Time of its last heartbeat, monotonic: if the wall clock is set, no client is silent."""
     user: str | None = None
     """Who signed it, with access control."""
 

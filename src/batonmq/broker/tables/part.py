@@ -198,12 +198,14 @@ class TablesPart(Part):
         broker, tables = self._broker, self._tables
         while True:
             await asyncio.sleep(SAMPLE_INTERVAL_MS / 1000)
-            now_ms, config = broker.clock.now_ms(), broker.settings.broker
-            tables.locks.drop_expired(broker.clock.monotonic_ms())
+            now_ms, config = broker.clock.monotonic_ms(), broker.settings.broker
+            tables.locks.drop_expired(now_ms)
             for clients_of in (tables.consumers, tables.producers):
                 for connection in clients_of.drop_silent(now_ms, config.channel_expired_timeout):
                     connection.close()
-            tables.consumers.forget_old_subscriptions(now_ms, config.subscription_expired_timeout)
+            tables.consumers.forget_old_subscriptions(
+                broker.clock.now_ms(), config.subscription_expired_timeout
+            )
             tables.filters.sweep(tables.consumers, config.filter_data_clean_time_span)
             least = tables.broadcast.sweep(
                 lambda group, client: tables.consumers.member(group, client) is not None,

@@ -96,7 +96,8 @@ class Checker:
     async def round(self) -> None:
         """Go through all undecided messages once."""
         term = self._term
-        rules = CheckRules.of(self._settings.broker, self._settings.store.file_reserved_time)
+        reserved_hours = self._settings.store.file_reserved_time
+        rules = CheckRules.of(self._settings.broker, reserved_hours, self._broker.store.doubted_ms)
         round_end = self._note_end()
         self._absent.clear()
         self._given_up = self._nameless = 0

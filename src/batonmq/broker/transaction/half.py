@@ -201,10 +201,13 @@ class CheckRules:
     check_max: int
     reserved_ms: int
     """How long the log is kept (`fileReservedTime`)."""
+    doubted_ms: int = 0
+    """See `MessageStore.doubted_ms`: it makes no message too old for the log."""
 
     @classmethod
-    def of(cls, config: BrokerConfig, file_reserved_hours: int) -> CheckRules:
-        return cls(config.transaction_time_out, config.transaction_check_max, file_reserved_hours * 3_600_000)
+    def of(cls, config: BrokerConfig, file_reserved_hours: int, doubted_ms: int) -> CheckRules:
+        reserved_ms = file_reserved_hours * 3_600_000
+        return cls(config.transaction_time_out, config.transaction_check_max, reserved_ms, doubted_ms)
 
 
 def number_of(properties: Mapping[str, str], name: str, default: int) -> int:
@@ -250,7 +253,10 @@ def verdict(
     age_ms = max(now_ms - record.store_timestamp, known_ms)
     born_ms = now_ms - record.born_timestamp
     copied = checks > here or PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET in record.properties
-    if checks >= rules.check_max or age_ms > rules.reserved_ms or (copied and born_ms > rules.reserved_ms):
+    kept_ms = max(now_ms - rules.doubted_ms - record.store_timestamp, known_ms)
+    if copied:
+        kept_ms = max(kept_ms, born_ms - rules.doubted_ms)
+    if checks >= rules.check_max or kept_ms > rules.reserved_ms:
         return Verdict.GIVE_UP
     waited_ms = max(age_ms, born_ms) if copied else age_ms
     from_the_future = copied and born_ms < 0

@@ -151,6 +151,9 @@ class SyncStateTracker:
             return broker_id != self.local_id and now_ms - self.started_ms > self.max_lag_ms
         if not replica.connected or replica.silent:
             return True
+        if replica.async_learner:
+            # It was a member, and its new link came before the end of the former one was seen.
+            return True
         return now_ms - replica.caught_up_ms > self.max_lag_ms
 
     def propose(self, now_ms: int) -> frozenset[int] | None:

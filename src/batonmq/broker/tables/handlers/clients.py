@@ -116,7 +116,7 @@ class _HeartbeatRegistration:
         if broker.settings.broker.reject_pull_consumer_enable:
             consumers = [each for each in consumers if each.consume_type is not ConsumeType.ACTIVELY]
         broker.tables.subscriptions.ensure(consumer.group_name for consumer in consumers)
-        now_ms = broker.clock.now_ms()
+        now_ms = broker.clock.monotonic_ms()
         retry_topics: list[TopicConfig] = []
         unknown: list[str] = []
         joined: list[str] = []
@@ -171,7 +171,7 @@ class _HeartbeatRegistration:
             )
 
     def register_producers(self, producers: Sequence[ProducerData]) -> None:
-        now_ms = self._broker.clock.now_ms()
+        now_ms = self._broker.clock.monotonic_ms()
         joined = [
             producer.group_name
             for producer in producers
