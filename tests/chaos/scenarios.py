@@ -96,6 +96,12 @@ CONTROLLERS_ALONE = (
         ((Lose(CONTROLLERS, CONTROLLERS, 80),),),
         *(12, 6),
     ),
+    Scenario(
+        "controllers-loss-30",
+        "30 % packet loss between controllers",
+        ((Lose(CONTROLLERS, CONTROLLERS, 30),),),
+        *(12, 6),
+    ),
 )
 
 _WITHOUT_CONTROLLERS = {

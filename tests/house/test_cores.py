@@ -70,6 +70,7 @@ SHELLS = {
     "raft/disk.py": "files",
     "raft/node.py": "the event loop around the core",
     "raft/storage.py": "log and snapshots on a disk (`raft/disk.py`)",
+    "raft/spare_connections.py": "more connections for the transport",
     "raft/transport.py": "messages to other nodes by net/",
     "raft/worker.py": "the thread for the disk",
 }

@@ -48,6 +48,8 @@ from batonmq.raft.worker import QuickDiskWorker, ThreadWorker, Worker
 log = logging.getLogger(__name__)
 
 READY = "The Controller Server boot success. serializeType=JSON"
+SPARE_CONNECTIONS = 2
+"""To each other controller, opened when packets get lost (`raft/spare_connections.py`)."""
 MAX_SNAPSHOT_BYTES = 64 << 20
 """The state of some 300,000 broker sets. A forged snapshot may take eighty times its size in memory, and
 0.6 s of the loop for each MiB, before it is recognised."""
@@ -177,7 +179,21 @@ class ControllerService:
             else NoAuthentication()
         )
         self._transport = RemotingTransport(
-            topology.group, topology.self_id, self._raft_client, raft_dispatcher, authenticator
+            topology.group,
+            topology.self_id,
+            self._raft_client,
+            raft_dispatcher,
+            authenticator,
+            spares=[
+                RemotingClient(
+                    tls=self._raft_client_tls,
+                    dispatcher=raft_dispatcher,
+                    # A new attempt has a better chance than the kernel's next one after a second.
+                    connect_timeout_ms=config.j_raft_election_timeout_ms // 2,
+                    tcp_timeout_ms=2 * config.j_raft_election_timeout_ms,
+                )
+                for _ in range(SPARE_CONNECTIONS)
+            ],
         )
         self.node = RaftNode(
             topology.group,

@@ -6,7 +6,7 @@ import asyncio
 import socket
 from typing import cast
 
-from batonmq.net.tcp_timeout import set_tcp_timeout
+from batonmq.net.tcp import set_tcp_timeout
 
 MIN_TCP_TIMEOUT_MS = 3_000
 """Least TCP timeout of a link."""

@@ -16,7 +16,7 @@ from batonmq.net.dispatch import Body, Dispatcher
 from batonmq.net.errors import ConnectFailed, ConnectionLost
 from batonmq.net.limits import Limits
 from batonmq.net.live_context import LiveContext
-from batonmq.net.tcp_timeout import set_tcp_timeout
+from batonmq.net.tcp import set_tcp_timeout
 from batonmq.net.turn import LoopTurn
 from batonmq.protocol.frame import Command
 from batonmq.protocol.registry import Header

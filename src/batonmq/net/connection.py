@@ -21,6 +21,7 @@ from batonmq.net.calls import Calls
 from batonmq.net.dispatch import Body, Dispatcher, Reply, Request
 from batonmq.net.errors import CallTimeout, ConnectionLost
 from batonmq.net.limits import Limits
+from batonmq.net.tcp import Retransmits
 from batonmq.net.tls import TlsPeer, tls_peer
 from batonmq.net.turn import LoopTurn
 from batonmq.protocol.buffers import Buffer
@@ -107,6 +108,7 @@ class Connection(asyncio.Protocol):
         self._writable: asyncio.Future[None] | None = None
         self._reads = 0
         self._held_bytes = 0
+        self._retransmits: Retransmits | None = None
 
     def __str__(self) -> str:
         return self.peer
@@ -179,6 +181,13 @@ class Connection(asyncio.Protocol):
     def congested(self) -> bool:
         """The peer reads slower than we write; large answers had better wait."""
         return self._write_paused or self._out_size >= self._limits.write_buffer_bytes
+
+    def retransmitting(self) -> bool | None:
+        """Whether TCP has repeated a segment and waits; what is sent now arrives after that one. None: nobody
+        knows."""
+        if self._retransmits is None and self._transport is not None:
+            self._retransmits = Retransmits(self._transport)
+        return None if self._retransmits is None else self._retransmits.under_way(self._loop.time())
 
     def _dispatch(self, commands: Iterable[Command]) -> None:
         dispatcher = self._dispatcher

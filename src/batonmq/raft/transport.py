@@ -11,7 +11,7 @@ import hashlib
 import hmac
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from batonmq.common.repeated_warnings import RepeatedWarnings
@@ -24,11 +24,14 @@ from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.controller import RaftMessage
 from batonmq.raft.messages import Envelope, encode
+from batonmq.raft.spare_connections import SpareConnections
 
 log = logging.getLogger(__name__)
 
 _BACKLOG_BYTES = 4 << 20
 """Kept for a peer while the connection to it is being made."""
+_REPEATED_BYTES = 16_384
+"""Up to this size a payload leaves over all connections to the peer while packets get lost."""
 _RETRY_S = 0.2
 """Pause after a failed connection, in which payloads for the peer are dropped."""
 _LONGEST_NAME = 255
@@ -97,10 +100,13 @@ class RemotingTransport:
         client: RemotingClient,
         dispatcher: Dispatcher,
         authenticator: Authenticator | None = None,
+        spares: Sequence[RemotingClient] = (),
     ) -> None:
+        """``spares`` make additional connections to peers (`SpareConnections`); closed with the transport."""
         self._group = group
         self._id = node_id
         self._client = client
+        self._spares = SpareConnections(spares)
         self._authenticator = authenticator or NoAuthentication()
         self._header = RaftMessage(group, node_id)
         self._receive: Callable[[str, bytes | memoryview], None] | None = None
@@ -128,6 +134,7 @@ class RemotingTransport:
         for peer, address in self._addresses.items():
             if addresses.get(peer) != address and peer != self._id:
                 self._client.drop(address)
+                self._spares.drop(address)
         self._addresses = dict(addresses)
 
     def send(self, peer_id: str, payload: bytes) -> None:
@@ -140,9 +147,18 @@ class RemotingTransport:
                 connection.oneway(self._header, self._authenticator.seal(payload))
             return
         connection = self._client.connected(address)
-        if connection is not None:
+        if connection is not None and not self._loses(peer_id, address, connection):
             if not connection.congested:
                 connection.oneway(self._header, self._authenticator.seal(payload))
+            return
+        ways = self._spares.ways(address)
+        if connection is not None and not (connection.congested or (ways and connection.retransmitting())):
+            ways.insert(0, connection)
+        if ways:
+            sealed = self._authenticator.seal(payload)
+            for way in ways if len(payload) <= _REPEATED_BYTES else ways[:1]:
+                way.oneway(self._header, sealed)
+        if connection is not None:
             return
         task = self._connecting.get(peer_id)
         if task is None:
@@ -153,6 +169,22 @@ class RemotingTransport:
         backlog = self._backlog.get(peer_id)
         if backlog is not None and sum(map(len, backlog)) + len(payload) <= _BACKLOG_BYTES:
             backlog.append(payload)
+
+    def _loses(self, peer: str, address: str, connection: Connection) -> bool:
+        """Whether packets to the peer get lost now. Spare connections are opened where that can be known."""
+        spares = self._spares
+        waits = connection.retransmitting()
+        if waits is None:
+            return False
+        if not spares.keeps(address):
+            spares.keep(address, self._header, self._nothing(peer))
+        if waits:
+            spares.loses(address)
+        return spares.lossy(address)
+
+    def _nothing(self, peer: str) -> bytes:
+        """What opens a connection without a message."""
+        return self._authenticator.seal(encode(Envelope(self._group, self._id, peer, [])))
 
     async def _connect(self, peer: str, address: str) -> None:
         """Send the backlog once connected; else drop it, and what comes in the pause."""
@@ -182,6 +214,7 @@ class RemotingTransport:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._spares.close()
 
     def _on_message(self, request: Request, header: RaftMessage) -> Reply:
         """Nodes send these oneway; a sender that waits for an answer gets an empty one."""
@@ -227,7 +260,7 @@ class RemotingTransport:
             del self._probing[peer]
 
     async def _is_gone(self, address: str, peer: str) -> bool:
-        empty = self._authenticator.seal(encode(Envelope(self._group, self._id, peer, [])))
+        empty = self._nothing(peer)
         for attempt in range(_PROBES):
             try:
                 await self._client.call(address, self._header, empty, timeout_ms=_PROBE_MS)
