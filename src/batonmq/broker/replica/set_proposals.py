@@ -28,8 +28,9 @@ log = logging.getLogger(__name__)
 
 ID_QUERY_S: Final = (0.1, 5.0)
 """Least time between two queries for the ids of the broker set, and if the last one was in vain."""
-DOWN_QUERY_S: Final = 1.0
-"""Time between two queries whether replicas are still down for the controllers."""
+DOWN_QUERY_S: Final = (0.1, 1.0)
+"""Time until the first query whether replicas are still down for the controllers, and at most between two. A
+slave that comes back follows its master a moment before its heartbeats reach the controllers."""
 
 DEFINITE: Final = frozenset(
     {
@@ -72,7 +73,8 @@ class SetProposals:
         self.changed = asyncio.Event()
         self._ids_queried_at = -ID_QUERY_S[1]
         self._unknown_ids: frozenset[int] = frozenset()
-        self._down_queried_at = -DOWN_QUERY_S
+        self._down_queried_at = -DOWN_QUERY_S[1]
+        self._down_wait_s = DOWN_QUERY_S[0]
 
     async def run(self) -> None:
         """While master, propose the SyncStateSet that is due."""
@@ -132,21 +134,22 @@ class SetProposals:
     async def _check_down(self, tracker: SyncStateTracker) -> None:
         """Ask the controllers again which replicas are down for them."""
         loop = asyncio.get_running_loop()
-        wait_s = DOWN_QUERY_S - (loop.time() - self._down_queried_at)
-        if wait_s <= 0:
-            await self._query_replicas(tracker)
-            wait_s = DOWN_QUERY_S
-        if tracker.down:
+        wait_s = self._down_wait_s - (loop.time() - self._down_queried_at)
+        if wait_s > 0:
             loop.call_later(wait_s, self.changed.set)
+        else:
+            await self._query_replicas(tracker)
 
     async def _query_replicas(self, tracker: SyncStateTracker) -> None:
         """They refuse a set with a replica that is down for them, or was removed by an operator. It may be
         linked to this master nevertheless."""
-        self._down_queried_at = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
+        self._down_queried_at = loop.time()
         try:
             broker_set = await self._controllers.broker_set()
         except (NetError, MQError, ValueError) as error:
             log.warning("which replicas the controllers know is unknown: %s", error)
+            loop.call_later(DOWN_QUERY_S[1], self.changed.set)
             return
         replicas = (*broker_set.in_sync_replicas, *broker_set.not_in_sync_replicas)
         self._ha.registered(each.broker_id for each in replicas)
@@ -156,6 +159,11 @@ class SetProposals:
         if down != tracker.down:
             log.info("down for the controllers: replicas %s, were %s", sorted(down), sorted(tracker.down))
             tracker.down = down
+            self._down_wait_s = DOWN_QUERY_S[0]
+        else:
+            self._down_wait_s = min(2 * self._down_wait_s, DOWN_QUERY_S[1])
+        if down:
+            loop.call_later(self._down_wait_s, self.changed.set)
 
     async def _propose(self, tracker: SyncStateTracker, members: frozenset[int]) -> bool:
         """Send one proposal to the controllers and apply the outcome. False: try again later."""
