@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 READY = "The Controller Server boot success. serializeType=JSON"
 SPARE_CONNECTIONS = 2
-"""To each other controller, opened when packets get lost (`raft/spare_connections.py`)."""
+"""To each other controller; used while packets get lost (`raft/spare_connections.py`)."""
 MAX_SNAPSHOT_BYTES = 64 << 20
 """The state of some 300,000 broker sets. A forged snapshot may take eighty times its size in memory, and
 0.6 s of the loop for each MiB, before it is recognised."""

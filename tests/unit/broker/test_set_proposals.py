@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from batonmq.broker.config import BrokerConfig
-from batonmq.broker.replica.set_proposals import SetProposals
+from batonmq.broker.replica.set_proposals import DOWN_QUERY_S, SetProposals
 from batonmq.common.clock import ManualClock
 from batonmq.ha.autoswitch.sync_state import SyncStateSet, SyncStateTracker
 from batonmq.ha.role import HARole
@@ -71,7 +71,7 @@ async def test_after_a_refusal_only_the_current_set_decides_the_outcome(
     "refusal", [ResponseCode.CONTROLLER_BROKER_NOT_ALIVE, ResponseCode.CONTROLLER_INVALID_REPLICAS]
 )
 async def test_after_a_set_was_refused_because_of_a_replica_the_master_asks_which_there_are(
-    alive: dict[int, bool] | None, down: set[int], refusal: ResponseCode
+    alive: dict[int, bool] | None, down: set[int], refusal: ResponseCode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def call(request: Header, *_: object, **__: object) -> Any:
         if isinstance(request, wire.AlterSyncStateSet):
@@ -102,12 +102,18 @@ async def test_after_a_set_was_refused_because_of_a_replica_the_master_asks_whic
     core: Any = SimpleNamespace(broker_id=1)
     controllers: Any = SimpleNamespace(call=call, broker_set=broker_set)
     proposals = SetProposals(broker, ha, core, controllers, on_role=lambda _role: None)
+    looks_s: list[float] = []
+
+    def call_later(delay_s: float, callback: object) -> None:
+        assert callback == proposals.changed.set
+        looks_s.append(delay_s)
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "call_later", call_later)
     assert not await proposals._propose(tracker, frozenset({1, 3}))
     assert tracker.down == down
     assert registered == ([{1, 2, 3}] if alive is not None else [])
-    if down:  # a slave that comes back follows a moment before it is up for the controllers
-        async with asyncio.timeout(0.5 if alive is not None else 2):
-            await proposals.changed.wait()
+    # A slave that comes back follows a moment before it is up for the controllers.
+    assert looks_s == ([DOWN_QUERY_S[0] if alive is not None else DOWN_QUERY_S[1]] if down else [])
 
 
 async def test_a_term_that_begins_while_the_ids_are_asked_for_gets_the_outcome_of_its_proposal() -> None:
