@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from tests.simulation.replication import run, shape_of
-from tests.simulation.replication_mutations import MUTATIONS, NOTICED, violation
+from tests.simulation.replication_mutations import MUTATIONS, NOTICED, WITHIN_SEEDS, violation
 
 pytestmark = pytest.mark.simulation
 
@@ -42,8 +42,8 @@ def test_what_once_failed_holds(seed: int) -> None:
 
 @pytest.mark.parametrize("name", NOTICED)
 def test_a_guard_that_is_gone_is_noticed(name: str) -> None:
-    noticed = (violation(name, seed) for seed in NOTICED[name])
-    assert any(noticed), f"no seed of {NOTICED[name]} notices that {MUTATIONS[name].what}"
+    noticed = (violation(name, seed) for seed in (*NOTICED[name], *range(WITHIN_SEEDS)))
+    assert any(noticed), f"no seed below {WITHIN_SEEDS} notices that {MUTATIONS[name].what}"
 
 
 def test_a_seed_tells_the_same_story_again() -> None:
