@@ -149,7 +149,11 @@ class RemotingClient:
                 watching.remove(gone)
 
     def drop(self, address: str) -> None:
-        """Close the connection to this address; calls in flight on it fail with `ConnectionLost`."""
+        """Close the connection to this address, or stop connecting to it. Calls in flight fail at once, with
+        `ConnectionLost` or `ConnectFailed`."""
+        connecting = self._connecting.pop(address, None)
+        if connecting is not None:
+            connecting.cancel()
         connection = self._open.pop(address, None)
         if connection is not None:
             connection.abort()
@@ -200,14 +204,17 @@ class RemotingClient:
         if not done:
             raise ConnectFailed(address, f"no connection within {timeout_ms:.0f} ms")
         if task.cancelled():
-            raise ConnectionLost(address, "this client is closed")
+            if self._closing:
+                raise ConnectionLost(address, "this client is closed")
+            raise ConnectFailed(address, "connecting was given up: the address is no longer used")
         error = task.exception()
         if error is not None:
             raise error
         return task.result(), max(1.0, timeout_ms - (loop.time() - started) * 1000)
 
     def _dialled(self, address: str, task: asyncio.Task[Connection]) -> None:
-        self._connecting.pop(address, None)
+        if self._connecting.get(address) is task:  # after `drop` another attempt may be under way
+            del self._connecting[address]
         if not task.cancelled():
             task.exception()  # marks it as retrieved: every caller may have given up waiting for it
 

@@ -23,6 +23,7 @@ from batonmq.net import (
     Reply,
     Request,
 )
+from batonmq.net.tls import TlsConfig, client_context
 from batonmq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
 from batonmq.protocol.errors import MQError, TopicNotExistError
 from batonmq.protocol.frame import Command, FrameReader, encode
@@ -147,6 +148,35 @@ async def test_an_error_says_that_this_side_ended_the_connection() -> None:
         with pytest.raises(ConnectionLost) as caught:
             await call
         assert not caught.value.by_peer
+
+
+async def test_a_dropped_address_ends_the_attempt_to_connect_to_it() -> None:
+    """As when a client begins to send to a master that is cut off, and then learns of the new master."""
+    accepted: asyncio.Queue[None] = asyncio.Queue()
+
+    async def says_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted.put_nowait(None)
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(says_nothing, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        address = f"{host}:{port}"
+        client = RemotingClient(tls=client_context(TlsConfig(enable=True)), connect_timeout_ms=60_000)
+        try:
+            call = asyncio.ensure_future(client.invoke(address, Command(ECHO, {}), timeout_ms=60_000))
+            await accepted.get()  # the TLS handshake waits for the server's part
+            client.drop(address)
+            later = asyncio.ensure_future(client.invoke(address, Command(ECHO, {}), timeout_ms=60_000))
+            with pytest.raises(ConnectFailed, match="given up") as caught:
+                await asyncio.wait_for(call, 10)
+            assert not caught.value.sent
+            await accepted.get()  # a later call connects again
+            client.drop(address)
+            with pytest.raises(ConnectFailed):
+                await asyncio.wait_for(later, 10)
+        finally:
+            await client.close()
 
 
 async def test_a_typed_call_decodes_headers_on_both_sides() -> None:
