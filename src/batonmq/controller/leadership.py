@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeAlias, cast
 
 from batonmq.common.clock import Clock
 from batonmq.common.running_time import RunningTime
-from batonmq.controller import events
+from batonmq.controller import events, roll_call
 from batonmq.controller.config import ControllerConfig
 from batonmq.controller.effects import Election, Outcome, ReplicaUp
 from batonmq.controller.eventlog import EventSink
@@ -17,8 +17,10 @@ from batonmq.controller.liveness import grace_ms, sets_to_elect, silent_brokers
 from batonmq.controller.machine import ControllerMachine
 from batonmq.controller.notices import RoleChangeNotices
 from batonmq.controller.proposer import Proposer
+from batonmq.controller.replicas import BrokerSet
 from batonmq.controller.sessions import Sessions
 from batonmq.controller.suspicion import SILENT, Suspicion
+from batonmq.net.client import RemotingClient
 from batonmq.net.connection import Connection
 from batonmq.protocol.codes import ResponseCode
 from batonmq.raft.state import Role
@@ -84,6 +86,7 @@ class Leadership:
         self._proposer: Proposer
         self._notices: RoleChangeNotices
         self._suspicion: Suspicion
+        self._client: RemotingClient
         self._events: EventSink
         self._term = 0
         """The Raft term in which this node leads; 0: it does not."""
@@ -97,9 +100,15 @@ class Leadership:
         """Broker name -> facts of its last failed election that was logged, and when (monotonic, ms)."""
 
     def start(
-        self, proposer: Proposer, notices: RoleChangeNotices, suspicion: Suspicion, event_sink: EventSink
+        self,
+        proposer: Proposer,
+        notices: RoleChangeNotices,
+        suspicion: Suspicion,
+        client: RemotingClient,
+        event_sink: EventSink,
     ) -> None:
-        """What a leader works with; to be called before the Raft node starts."""
+        """What a leader works with; to be called before the Raft node starts. `client` calls brokers."""
+        self._client = client
         self._proposer, self._notices, self._events = proposer, notices, event_sink
         self._suspicion = suspicion
 
@@ -214,13 +223,15 @@ class Leadership:
         if silent:  # only to spare the log an entry: the event itself looks again when it is applied
             for broker_set, broker_id in silent:
                 log.warning("replica %d of %s is silent", broker_id, broker_set.broker_name)
-            self._decide(events.Scan(True, False, self._config.enable_elect_unclean_master))
+            headless = [each for each, broker_id in silent if broker_id == each.master_id]
+            self._replace(headless, events.Scan(True, False, self._config.enable_elect_unclean_master))
 
     def _scan_masters(self) -> None:
         self._at("masters", self._config.scan_inactive_master_interval, self._scan_masters)
         unclean = self._config.enable_elect_unclean_master
-        if sets_to_elect(self._machine.broker_sets, self.now_ms(), allow_unclean=unclean):
-            self._decide(events.Scan(False, True, unclean))
+        headless = sets_to_elect(self._machine.broker_sets, self.now_ms(), allow_unclean=unclean)
+        if headless:
+            self._replace(headless, events.Scan(False, True, unclean))
 
     def connection_closed(self, connection: Connection) -> None:
         """If heartbeats came over it, its brokers are down. Every controller forgets the session."""
@@ -229,7 +240,8 @@ class Leadership:
             return
         brokers = tuple(sorted(session.brokers))
         log.info("connection %s of brokers %s closed", connection.peer, brokers)
-        self._decide(events.ChannelClosed(session.id, brokers, self._config.enable_elect_unclean_master))
+        event = events.ChannelClosed(session.id, brokers, self._config.enable_elect_unclean_master)
+        self._replace(self._led_by(brokers), event)
 
     def reported_silent(self, broker_name: str, reporter_id: int, master_epoch: int) -> None:
         """A replica says that its master is silent."""
@@ -243,9 +255,38 @@ class Leadership:
             unclean = self._config.enable_elect_unclean_master
             # It is not tried again: if the master remains silent, the replica reports it again.
             once = self._config.elect_master_max_retry_count
-            self._decide(events.ChannelClosed(session, brokers, unclean, SILENT), once)
+            event = events.ChannelClosed(session, brokers, unclean, SILENT)
+            self._replace(self._led_by(brokers), event, once)
+
+    def _led_by(self, brokers: Iterable[tuple[str, int]]) -> list[BrokerSet]:
+        """The sets whose master is among these (broker name, broker id)."""
+        sets = self._machine.broker_sets
+        return [
+            sets[name] for name, broker_id in brokers if name in sets and sets[name].master_id == broker_id
+        ]
 
     # -- decisions -----------------------------------------------------------------------------------------
+
+    def _replace(self, headless: list[BrokerSet], event: events.AnyEvent, attempt: int = 0) -> None:
+        """Decide an event by which these sets need another master, after slaves that fail with it are out."""
+        asked = [broker_set for broker_set in headless if roll_call.needed(broker_set)]
+        if asked:
+            self._spawn(self._replace_after_roll_call(asked, event, attempt))
+        else:
+            self._decide(event, attempt)
+
+    async def _replace_after_roll_call(
+        self, asked: list[BrokerSet], event: events.AnyEvent, attempt: int
+    ) -> None:
+        term = self._term
+        absent = await roll_call.absent(self._client, asked)
+        if self._term != term or self._stopping:
+            return  # the next leader has its own timers and connections
+        unclean, once = self._config.enable_elect_unclean_master, self._config.elect_master_max_retry_count
+        for broker_set, broker_id, session in absent:
+            brokers = ((broker_set.broker_name, broker_id),)
+            self._decide(events.ChannelClosed(session, brokers, unclean, SILENT), once)
+        self._decide(event, attempt)
 
     def _decide(self, event: events.AnyEvent, attempt: int = 0) -> None:
         """Put an event of the controller itself into the log; try again while this node leads."""

@@ -238,7 +238,7 @@ class ControllerService:
             self.leadership.led_ms,
             self.leadership.found_silent,
         )
-        self.leadership.start(self.proposer, self.notices, self.suspicion, self.events)
+        self.leadership.start(self.proposer, self.notices, self.suspicion, self._client, self.events)
         self._tick()
         Handlers(self).register(dispatcher)
         heartbeats = HeartbeatHandler(

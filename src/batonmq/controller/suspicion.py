@@ -23,13 +23,9 @@ from typing import Final
 from batonmq.controller.heartbeats import LiveBroker
 from batonmq.controller.liveness import grace_ms, suspect
 from batonmq.controller.machine import ControllerMachine
+from batonmq.controller.probe import answers
 from batonmq.controller.replicas import BrokerSet
 from batonmq.net.client import RemotingClient
-from batonmq.net.errors import NetError
-from batonmq.protocol.bodies.controller import SyncStateSetBody
-from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers import controller as wire
-from batonmq.protocol.json import encode
 
 log = logging.getLogger(__name__)
 
@@ -131,7 +127,7 @@ class Suspicion:
         if answered_epoch != master_epoch:
             before_ms = None
         asking = asyncio.get_running_loop().create_task(
-            self._ask(broker_set, master_id, address, last.timeout_ms)
+            answers(self._client, broker_set, master_id, last.timeout_ms)
         )
         try:
             while True:
@@ -176,18 +172,3 @@ class Suspicion:
             reporter_id,
         )
         self._count_as_down(broker_name, master_id, last.session)
-
-    async def _ask(self, broker_set: BrokerSet, master_id: int, address: str, timeout_ms: int) -> bool:
-        """Whether the master answers, whatever it says. The notice repeats what it should know."""
-        notice = wire.NotifyBrokerRoleChanged(
-            address, broker_set.master_epoch, broker_set.sync_state_set_epoch, master_id
-        )
-        body = encode(SyncStateSetBody(broker_set.sync_state_set, broker_set.sync_state_set_epoch))
-        try:
-            await self._client.call(address, notice, body, timeout_ms=timeout_ms)
-        except MQError:
-            return True
-        except NetError as error:
-            log.debug("master %d of %s at %s: %s", master_id, broker_set.broker_name, address, error)
-            return False
-        return True

@@ -54,7 +54,7 @@ def leadership(
     )
     stopping = cast("Any", SimpleNamespace(stop=lambda: asyncio.sleep(0)))
     sink = SimpleNamespace(write=lambda *_: None)
-    made.start(cast("Any", Proposals()), stopping, stopping, cast("Any", sink))
+    made.start(cast("Any", Proposals()), stopping, stopping, cast("Any", None), cast("Any", sink))
     return made
 
 
