@@ -323,7 +323,7 @@ def availability(cases: int | None, three: int, seed: int, write: bool, jobs: in
         docs = Path(__file__).parents[2] / "docs"
         (docs / "reports/availability.md").write_text(availability_page.page(results))
         availability_page.plot(results, docs / "images" / availability_page.IMAGE)
-    wrong = [result for result in results if not result.agrees]
+    wrong = [result for result in results if not result.agrees or result.late]
     for result in wrong:
         click.echo(
             f"{result.replicas} replicas, expected {result.expected}, was {result.measured}: "

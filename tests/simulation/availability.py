@@ -46,6 +46,31 @@ def links(replicas: int) -> tuple[Link, ...]:
 
 
 LINKS: Final = links(2)
+
+SAME_LEADER: Final = "the same"
+NEW_LEADER: Final = "a follower is elected"
+MOVED_LEADER: Final = "the leadership moves"
+NO_DECISION: Final = "none"
+SMALLER_SET: Final = "a slave leaves the SyncStateSet"
+REPORTED_MASTER: Final = "another master, after a slave's report"
+SILENT_MASTER: Final = "another master, without a report"
+
+LEADER_S: Final = {SAME_LEADER: 0.0, NEW_LEADER: 2.2, MOVED_LEADER: 4.5}
+"""A follower asks for votes after one to two election timeouts of 1 s. The leadership moves when a voter has
+not answered for three, as soon as this voter asks the others for pre-votes again."""
+DECISION_S: Final = {
+    NO_DECISION: 0.5,
+    SMALLER_SET: 2.5,
+    REPORTED_MASTER: 3.75,
+    SILENT_MASTER: 3.75,
+}
+"""A slave that lags leaves after 2 s. A master is replaced 1.5 to 1.8 s after its last sign of life if a
+slave reports it, otherwise at the first scan after its heartbeats' timeout of 3 s. The new master then
+registers, and the client refreshes its route."""
+FOUND_S: Final = 4.2
+"""A broker learns of another leader with its next heartbeat (1 s). If it does not reach this leader, it calls
+it through another controller. A call through one that is cut off from the broker, too, ends after 3 s."""
+
 WARM_S: Final = 60.0
 SETTLE_S: Final = 20.0
 """Virtual time after the cut in which service must come back."""
@@ -63,9 +88,27 @@ class Measured:
     """Longest time without an acknowledged send, from the cut on; None without any."""
 
 
-def served(cut: Case, replicas: int = 2) -> bool | None:
-    """Whether sends could be served without risk, by the rules of controller mode. None: that depends on
-    which of two slaves is elected, and so on which has the later end of its log at the cut.
+@dataclass(frozen=True)
+class Outcome:
+    """What the rules say of a case, and what has to happen until sends are served."""
+
+    served: bool | None
+    """None: that depends on which of two slaves is elected, and so on which has the later end of its log."""
+    leader: str = SAME_LEADER
+    """Who takes the decision."""
+    decision: str = NO_DECISION
+
+    @property
+    def within_s(self) -> float:
+        """Longest time until sends are served, by the timeouts of the shipped configuration. A slave already
+        lags while the controllers have no leader, so these times are not added up."""
+        if self.leader != SAME_LEADER and self.decision == SMALLER_SET:
+            return LEADER_S[self.leader] + FOUND_S
+        return LEADER_S[self.leader] + DECISION_S[self.decision]
+
+
+def outcome(cut: Case, replicas: int = 2) -> Outcome:
+    """Whether sends could be served without risk, by the rules of controller mode, and how.
 
     - A link that is cut in one direction is of no use: connections need both.
     - Controllers decide if one of them, the leader, has links to another one: a majority. The leader remains
@@ -83,25 +126,35 @@ def served(cut: Case, replicas: int = 2) -> bool | None:
         return any(linked(broker, through) and linked(through, leader) for through in CONTROLLERS)
 
     slaves = BROKERS[1:replicas]
+    whole = all(linked(MASTER, slave) for slave in slaves)
 
-    def by(*leaders: str) -> bool | None:
-        """With these leaders, one after the other."""
-        for leader in leaders:
+    def by(leaders: dict[str, str]) -> Outcome:
+        """With these leaders, one after the other; each with how it became leader."""
+        for leader, how in leaders.items():
             if decides(leader, MASTER):
-                return linked(CLIENT, MASTER)
+                if whole:
+                    return Outcome(linked(CLIENT, MASTER))
+                return Outcome(linked(CLIENT, MASTER), how, SMALLER_SET)
             reached_by_client = {linked(CLIENT, slave) for slave in slaves if decides(leader, slave)}
             if reached_by_client:
-                return reached_by_client.pop() if len(reached_by_client) == 1 else None
-        return all(linked(MASTER, slave) for slave in slaves) and linked(CLIENT, MASTER)
+                served = reached_by_client.pop() if len(reached_by_client) == 1 else None
+                reported = any(not linked(MASTER, slave) and decides(leader, slave) for slave in slaves)
+                return Outcome(served, how, REPORTED_MASTER if reported else SILENT_MASTER)
+        return Outcome(whole and linked(CLIENT, MASTER))
 
     reached = {x: sum(linked(x, y) for y in CONTROLLERS) for x in CONTROLLERS}
     most = max(reached, key=reached.__getitem__)
     if reached[LEADER] > 1:
-        return by(LEADER, most)
+        return by({LEADER: SAME_LEADER} if most == LEADER else {LEADER: SAME_LEADER, most: MOVED_LEADER})
     if reached[most] > 1:
         # The followers reach the same brokers, through each other.
-        return by(FOLLOWERS[0])
-    return by()
+        return by({FOLLOWERS[0]: NEW_LEADER})
+    return by({})
+
+
+def served(cut: Case, replicas: int = 2) -> bool | None:
+    """`Outcome.served` of a case."""
+    return outcome(cut, replicas).served
 
 
 def all_cases() -> Iterator[Case]:

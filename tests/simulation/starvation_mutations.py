@@ -7,6 +7,7 @@ from typing import Any
 
 from batonmq.broker.replica import controllers
 from batonmq.common.running_time import RunningTime
+from batonmq.controller import suspicion
 from batonmq.controller.suspicion import Suspicion
 from batonmq.ha.autoswitch.core import MasterSession
 from batonmq.ha.autoswitch.service import HAService
@@ -23,7 +24,7 @@ def _believe_the_slave() -> list[Patch]:
         broker_set = self._machine.broker_sets[broker_name]
         master_id = broker_set.master_id
         if master_id is not None and broker_set.master_epoch == master_epoch:
-            self._count_as_down(broker_name, master_id, broker_set.live[master_id].session)
+            self._count_as_down(broker_name, master_id, broker_set.live[master_id].session, reporter_id)
 
     return [(Suspicion, "reported", reported)]
 
@@ -31,10 +32,10 @@ def _believe_the_slave() -> list[Patch]:
 def _no_answer_counts() -> list[Patch]:
     """The slave's word and a heartbeat that is late are enough."""
 
-    async def ask(self: Suspicion, *_: Any) -> bool:
+    async def ask(*_: Any) -> bool:
         return False
 
-    return [(Suspicion, "_ask", ask)]
+    return [(suspicion, "answers", ask)]
 
 
 def _slaves_say_nothing() -> list[Patch]:

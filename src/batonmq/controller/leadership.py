@@ -248,15 +248,15 @@ class Leadership:
         if self.leading:
             self._suspicion.reported(broker_name, reporter_id, master_epoch)
 
-    def found_silent(self, broker_name: str, broker_id: int, session: int) -> None:
-        """A master is silent although its heartbeats' timeout is not over."""
+    def found_silent(self, broker_name: str, broker_id: int, session: int, reporter_id: int) -> None:
+        """A master is silent before its heartbeats' timeout is over; the slave that reported it lives."""
         if self.leading:
             brokers = ((broker_name, broker_id),)
             unclean = self._config.enable_elect_unclean_master
             # It is not tried again: if the master remains silent, the replica reports it again.
             once = self._config.elect_master_max_retry_count
             event = events.ChannelClosed(session, brokers, unclean, SILENT)
-            self._replace(self._led_by(brokers), event, once)
+            self._replace(self._led_by(brokers), event, once, reporter_id)
 
     def _led_by(self, brokers: Iterable[tuple[str, int]]) -> list[BrokerSet]:
         """The sets whose master is among these (broker name, broker id)."""
@@ -267,19 +267,26 @@ class Leadership:
 
     # -- decisions -----------------------------------------------------------------------------------------
 
-    def _replace(self, headless: list[BrokerSet], event: events.AnyEvent, attempt: int = 0) -> None:
-        """Decide an event by which these sets need another master, after slaves that fail with it are out."""
+    def _replace(
+        self,
+        headless: list[BrokerSet],
+        event: events.AnyEvent,
+        attempt: int = 0,
+        reporter_id: int = events.NO_BROKER,
+    ) -> None:
+        """Decide an event by which these sets need another master. Slaves that failed with it are counted as
+        down first; `reporter_id` is one that lives."""
         asked = [broker_set for broker_set in headless if roll_call.needed(broker_set)]
         if asked:
-            self._spawn(self._replace_after_roll_call(asked, event, attempt))
+            self._spawn(self._replace_after_roll_call(asked, event, attempt, reporter_id))
         else:
             self._decide(event, attempt)
 
     async def _replace_after_roll_call(
-        self, asked: list[BrokerSet], event: events.AnyEvent, attempt: int
+        self, asked: list[BrokerSet], event: events.AnyEvent, attempt: int, reporter_id: int
     ) -> None:
         term = self._term
-        absent = await roll_call.absent(self._client, asked)
+        absent = await roll_call.absent(self._client, asked, reporter_id, self.now_ms)
         if self._term != term or self._stopping:
             return  # the next leader has its own timers and connections
         unclean, once = self._config.enable_elect_unclean_master, self._config.elect_master_max_retry_count
@@ -362,4 +369,9 @@ class Leadership:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a task of the leader failed", exc_info=task.exception())

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
+from batonmq.controller.events import NO_BROKER
 from batonmq.controller.probe import answers
 from batonmq.controller.replicas import BrokerSet
 from batonmq.net.client import RemotingClient
@@ -37,29 +38,38 @@ def needed(broker_set: BrokerSet) -> bool:
 
 
 async def absent(
-    client: RemotingClient, broker_sets: Iterable[BrokerSet]
+    client: RemotingClient, broker_sets: Iterable[BrokerSet], reporter_id: int, now_ms: Callable[[], int]
 ) -> list[tuple[BrokerSet, int, int]]:
     """(broker set, broker id, session of its last heartbeat) of slaves in sync that do not answer, though
-    another one of their set does."""
-    found = await asyncio.gather(*(_absent(client, broker_set) for broker_set in broker_sets))
+    another one of their set does. `reporter_id` is a slave that lives. `now_ms`: the leader's time."""
+    found = await asyncio.gather(*(_absent(client, each, reporter_id, now_ms) for each in broker_sets))
     return [each for those in found for each in those]
 
 
-async def _absent(client: RemotingClient, broker_set: BrokerSet) -> list[tuple[BrokerSet, int, int]]:
-    asked = {broker_id: broker_set.live[broker_id].session for broker_id in candidates(broker_set)}
-    present = await asyncio.gather(
-        *(answers(client, broker_set, broker_id, ANSWER_MS) for broker_id in asked)
-    )
-    if not any(present):
-        return []
+async def _absent(
+    client: RemotingClient, broker_set: BrokerSet, reporter_id: int, now_ms: Callable[[], int]
+) -> list[tuple[BrokerSet, int, int]]:
+    asked = {
+        broker_id: broker_set.live[broker_id]
+        for broker_id in candidates(broker_set)
+        if broker_id != reporter_id
+    }
+    answered = await asyncio.gather(*(answers(client, broker_set, each, ANSWER_MS) for each in asked))
+    present = {broker_id for broker_id, there in zip(asked, answered, strict=True) if there}
+    if not present and reporter_id == NO_BROKER:
+        # Another controller may pass on the heartbeats of a slave that the leader does not reach.
+        now = now_ms()
+        present = {
+            broker_id for broker_id, live in asked.items() if now - live.updated_ms <= live.timeout_ms // 2
+        }
+        if not present:
+            return []
     silent = [
-        (broker_set, broker_id, session)
-        for (broker_id, session), there in zip(asked.items(), present, strict=True)
-        if not there
+        (broker_set, broker_id, live.session) for broker_id, live in asked.items() if broker_id not in present
     ]
     for _, broker_id, _ in silent:
-        address = broker_set.address(broker_id)
         log.warning("replica %d of %s does not answer: it is not elected", broker_id, broker_set.broker_name)
+        address = broker_set.address(broker_id)
         if address is not None:
             client.drop(address)  # if the path was cut, TCP would retry only seldom once it works again
     return silent

@@ -46,10 +46,10 @@ class Suspicion:
         client: RemotingClient,
         now_ms: Callable[[], int],
         led_ms: Callable[[], int],
-        count_as_down: Callable[[str, int, int], None],
+        count_as_down: Callable[[str, int, int, int], None],
     ) -> None:
         """`now_ms`: the leader's time. `led_ms`: for how long it has led. `count_as_down` is called with the
-        broker name, broker id and session of a master that is silent."""
+        broker name, broker id and session of a master that is silent, and the id of who reported it."""
         self._machine = machine
         self._client = client
         self._now_ms = now_ms
@@ -171,4 +171,4 @@ class Suspicion:
             silent_ms,
             reporter_id,
         )
-        self._count_as_down(broker_name, master_id, last.session)
+        self._count_as_down(broker_name, master_id, last.session, reporter_id)

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from batonmq.controller import roll_call
-from batonmq.controller.events import ChannelClosed, Event
+from batonmq.controller.events import NO_BROKER, ChannelClosed, Event
 from batonmq.controller.heartbeats import LiveBroker
 from batonmq.controller.replicas import BrokerSet
 from batonmq.controller.sessions import Sessions
@@ -73,10 +73,32 @@ async def test_slaves_that_do_not_answer_are_absent_if_another_one_answers(
 ) -> None:
     brokers = Brokers(answers)
     broker_set = replicas(4, (1, 2, 3))
-    found = await roll_call.absent(cast("RemotingClient", brokers), [broker_set])
+    found = await roll_call.absent(cast("RemotingClient", brokers), [broker_set], NO_BROKER, lambda: 1_000)
     assert found == [(broker_set, *each) for each in absent]
     assert brokers.asked == ["h2:1", "h3:1"], "neither the master nor the replica that is not in sync"
     assert brokers.dropped == [f"h{broker_id}:1" for broker_id, _ in absent]
+
+
+@pytest.mark.parametrize(
+    ("now_ms", "absent"), [(1_400, []), (1_501, [2]), (2_700, [])], ids=["all came", "one came", "none came"]
+)
+async def test_if_none_answers_recent_heartbeats_decide(now_ms: int, absent: list[int]) -> None:
+    """The leader may reach none of them, while another controller passes their heartbeats on."""
+    broker_set = replicas(3, (1, 2, 3))
+    broker_set.live[3].updated_ms = 1_100
+    brokers = cast("RemotingClient", Brokers({2: SILENT, 3: SILENT}))
+    found = await roll_call.absent(brokers, [broker_set], NO_BROKER, lambda: now_ms)
+    assert [broker_id for _, broker_id, _ in found] == absent
+
+
+async def test_a_slave_that_reported_its_master_need_not_answer() -> None:
+    """The leader may not reach it: its report came through another controller."""
+    brokers = Brokers({2: SILENT, 3: SILENT})
+    found = await roll_call.absent(
+        cast("RemotingClient", brokers), [replicas(3, (1, 2, 3))], 3, lambda: 2_700
+    )
+    assert [broker_id for _, broker_id, _ in found] == [2]
+    assert brokers.asked == ["h2:1"]
 
 
 def test_no_roll_call_without_a_choice() -> None:

@@ -54,7 +54,7 @@ class Set:
             self.heartbeat(broker_id)
         self.broker_set.set_master(MASTER)
         self.broker_set.set_sync_state_set((MASTER, SLAVE))
-        self.down: list[tuple[str, int, int]] = []
+        self.down: list[tuple[str, int, int, int]] = []
         self.led_since_ms = -TIMEOUT_MS
         self.suspicion = Suspicion(
             self.machine,
@@ -93,7 +93,7 @@ async def test_a_master_that_does_not_answer_is_down_once_its_silence_is_long_en
     await world.at(1_590)
     assert not world.down, "it has half a second to answer"
     await world.at(1_600)
-    assert world.down == [("s", MASTER, 7)]
+    assert world.down == [("s", MASTER, 7, SLAVE)]
     assert world.master.dropped == ["h1:1"]
     assert not world.suspicion.pending
 
