@@ -8,7 +8,9 @@ which fastjson reads too, except that maps keyed by an object get fastjson's for
 from __future__ import annotations
 
 import re
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from enum import Enum
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -78,10 +80,16 @@ def decode(data: bytes | bytearray | memoryview, kind: type[T]) -> T:
         except _NOT_STANDARD:
             pass  # Java's dialect, or not JSON at all: the slow way finds out
     try:
-        plain = _without_nulls(_Reader(bytes(data).decode()).read())
+        # fastjson replaces what is no UTF-8, too: some clients send texts of their own encoding.
+        plain = _without_nulls(_Reader(bytes(data).decode(errors="replace")).read())
         if object_keys:
             plain = _restore(plain, kind)
-        return msgspec.convert(plain, kind, strict=False, str_keys=not object_keys)
+        try:
+            return msgspec.convert(plain, kind, strict=False, str_keys=not object_keys)
+        except msgspec.ValidationError:
+            if object_keys:
+                raise
+        return msgspec.convert(_fitted(plain, kind), kind, strict=False, str_keys=True)
     except BodyError:
         raise
     except (msgspec.MsgspecError, ValueError) as error:
@@ -176,6 +184,51 @@ def _without_nulls(value: Any) -> Any:
     return value
 
 
+_ABSENT: Final = object()
+
+
+def _fitted(value: Any, kind: Any) -> Any:
+    """The value as fastjson fits it to a type: members of enums in any case (Go's client writes
+    ``Clustering``) or by their position, unknown ones as absent, like ``""`` for a number; numbers as texts.
+    `_ABSENT` for an absent value; what does not fit is left as it is."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        kinds = [each for each in arguments if each is not NoneType]
+        return _fitted(value, kinds[0]) if len(kinds) == 1 else value
+    if origin is Annotated:
+        return _fitted(value, arguments[0])
+    if isinstance(value, list):
+        if origin is not list:
+            return value
+        items = (_fitted(item, arguments[0]) for item in value)
+        return [item for item in items if item is not _ABSENT]
+    if isinstance(value, dict):
+        if _is_struct(kind):
+            types = dict(zip(kind.__struct_encode_fields__, _hints(kind).values(), strict=True))
+            members = {wire: _fitted(item, types.get(wire)) for wire, item in value.items()}
+        elif origin is dict:
+            members = {key: _fitted(item, arguments[1]) for key, item in value.items()}
+        else:
+            return value
+        return {key: item for key, item in members.items() if item is not _ABSENT}
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return _member(value, kind)
+    if kind in (int, float) and value == "":
+        return _ABSENT
+    if kind is str and isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    return value
+
+
+def _member(value: Any, kind: type[Enum]) -> Any:
+    members = list(kind)
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(members):
+        return members[value].value
+    if isinstance(value, str):
+        return next((each.value for each in members if each.value.lower() == value.lower()), _ABSENT)
+    return value
+
+
 _SPACE = re.compile(r"\s*")
 _SCALAR = re.compile(r'"(?:[^"\\]|\\.)*"|[^\s,:{}\[\]"]+', re.S)
 _MAX_DEPTH = 64
@@ -234,10 +287,8 @@ class _Reader:
             return items
         while True:
             items.append(self._value(depth + 1))
-            if self._skip() == "]":
-                self._at += 1
+            if self._ended("]"):
                 return items
-            self._expect(",")
 
     def _object(self, depth: int) -> Any:
         self._at += 1
@@ -254,7 +305,14 @@ class _Reader:
                 key = str(key)
             self._expect(":")
             pairs.append((key, self._value(depth + 1)))
-            if self._skip() == "}":
-                self._at += 1
+            if self._ended("}"):
                 return pairs if objects else dict(pairs)
+
+    def _ended(self, bracket: str) -> bool:
+        """Whether the list or map ends here, perhaps after a last comma, as fastjson allows."""
+        if self._skip() != bracket:
             self._expect(",")
+            if self._skip() != bracket:
+                return False
+        self._at += 1
+        return True

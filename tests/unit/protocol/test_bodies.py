@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 from batonmq.protocol.bodies.clients import (
     Connection,
     ConsumeFromWhere,
+    ConsumeMessageDirectlyResult,
     ConsumerConnection,
     ConsumerData,
+    ConsumeResult,
     ConsumeType,
     GetConsumerStatusBody,
     HeartbeatData,
@@ -163,6 +165,52 @@ def test_an_object_key_may_be_quoted() -> None:
 def test_nulls_are_absent_members() -> None:
     data = b'{"brokerDatas":null,"queueDatas":[{"brokerName":"b","perm":null}]}'
     assert decode(data, TopicRouteData) == TopicRouteData([QueueData("b")])
+
+
+def heartbeat_of(**members: Any) -> ConsumerData:
+    group = {"groupName": "g", "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING"} | members
+    data = json.dumps({"clientID": "c", "consumerDataSet": [group]}).encode()
+    return decode_request(data, HeartbeatData).consumer_data_set[0]
+
+
+def test_members_of_enums_are_read_in_any_case_as_go_clients_write_them() -> None:
+    assert heartbeat_of(messageModel="Clustering").message_model is MessageModel.CLUSTERING
+    assert heartbeat_of(messageModel="BroadCasting").message_model is MessageModel.BROADCASTING
+
+
+def test_members_of_enums_are_read_by_their_position() -> None:
+    group = heartbeat_of(messageModel=0, consumeType=2, consumeFromWhere=4)
+    assert group.message_model is MessageModel.BROADCASTING
+    assert group.consume_type is ConsumeType.POP
+    assert group.consume_from_where is ConsumeFromWhere.FIRST_OFFSET
+    answer = decode(b'{"order":false,"consumeResult":1,"remark":""}', ConsumeMessageDirectlyResult)
+    assert answer.consume_result is ConsumeResult.LATER
+    with pytest.raises(BodyError):
+        heartbeat_of(messageModel=2)
+
+
+@pytest.mark.parametrize("text", ["UNKOWN", ""])
+def test_an_unknown_member_of_an_enum_is_absent(text: str) -> None:
+    group = heartbeat_of(consumeFromWhere=text)
+    assert group.consume_from_where is None
+    assert group.message_model is MessageModel.CLUSTERING
+
+
+def test_numbers_fit_texts_and_an_empty_text_is_no_number() -> None:
+    group = heartbeat_of(groupName=5, subscriptionDataSet=[{"topic": "t", "subVersion": "", "subString": 7}])
+    assert group.group_name == "5"
+    assert group.subscription_data_set == [SubscriptionData("t", "7")]
+    with pytest.raises(BodyError):
+        heartbeat_of(subscriptionDataSet=[{"topic": "t", "subVersion": "x"}])
+
+
+def test_a_last_comma_and_texts_of_another_encoding_are_read() -> None:
+    data = '{"clientID":"\u6d88@1","producerDataSet":[{"groupName":"p"},],}'.encode("gbk")
+    read = decode_request(data, HeartbeatData)
+    assert read.client_id.endswith("@1")
+    assert read.producer_data_set == [ProducerData("p")]
+    with pytest.raises(BodyError):
+        decode_request(b'{"clientID":"c",,}', HeartbeatData)
 
 
 INVALID = [
