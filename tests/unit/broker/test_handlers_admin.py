@@ -14,6 +14,7 @@ from tests.unit.broker.fakes import FakeConnection, ask, become_slave, json_of
 from tests.unit.broker.test_handlers_client import heartbeat
 
 from batonmq.broker import settings
+from batonmq.broker.delay.part import DelayPart
 from batonmq.broker.replica import handlers as replica_handlers
 from batonmq.common.config import parse_properties
 from batonmq.ha.autoswitch.epochs import EpochCache
@@ -64,6 +65,44 @@ async def test_runtime_info_has_what_tools_print(served: Served) -> None:
     assert len(info["putTps"].split()) == 3
     become_slave(served.broker)
     assert json_of(await ask(served.dispatcher, GetBrokerRuntimeInfo()))["table"]["brokerActive"] == "false"
+
+
+NUMBERS_OF_THE_EXPORTER = """
+    msgPutTotalTodayNow msgGetTotalTodayNow msgPutTotalYesterdayMorning msgGetTotalYesterdayMorning
+    msgPutTotalTodayMorning msgGetTotalTodayMorning sendThreadPoolQueueHeadWaitTimeMills
+    queryThreadPoolQueueHeadWaitTimeMills pullThreadPoolQueueHeadWaitTimeMills queryThreadPoolQueueSize
+    pullThreadPoolQueueSize sendThreadPoolQueueSize sendThreadPoolQueueCapacity pullThreadPoolQueueCapacity
+    queryThreadPoolQueueCapacity bootTimestamp commitLogMinOffset commitLogMaxOffset dispatchMaxBuffer
+    brokerVersion pageCacheLockTimeMills getMessageEntireTimeMax putMessageTimesTotal
+    startAcceptSendRequestTimeStamp putMessageEntireTimeMax earliestMessageTimeStamp
+    remainTransientStoreBufferNumbs dispatchBehindBytes putMessageSizeTotal
+"""
+FRACTIONS_OF_THE_EXPORTER = """
+    consumeQueueDiskRatio commitLogDiskRatio putMessageAverageSize putLatency99 putLatency999
+"""
+RATES_OF_THE_EXPORTER = "putTps getMissTps getTransferedTps getTotalTps getFoundTps"
+
+
+async def test_runtime_info_can_be_read_by_apaches_exporter(served: Served) -> None:
+    served.put(2, b"x", topic="SCHEDULE_TOPIC_XXXX")
+    served.put(2, b"y", topic="SCHEDULE_TOPIC_XXXX")
+    delayed = {"offsetTable": {"3": 1, "18": 0}}
+    delay = next(part for part in served.parts if isinstance(part, DelayPart))
+    delay.schedule.restore(json.dumps(delayed).encode())
+    info = json_of(await ask(served.dispatcher, GetBrokerRuntimeInfo()))["table"]
+    for key in NUMBERS_OF_THE_EXPORTER.split():
+        assert int(info[key]) >= 0, key
+    for key in FRACTIONS_OF_THE_EXPORTER.split():
+        assert float(info[key]) >= 0, key
+    for key in RATES_OF_THE_EXPORTER.split():
+        assert len([float(rate) for rate in info[key].split(" ")]) == 3, key
+    for each in info["putMessageDistributeTime"].split(" "):
+        label, count = each.split(":")
+        assert label[0] + label[-1] == "[]" and count == "0"
+    assert float(info["remainHowManyDataToFlush"].split(" ")[0]) >= 0
+    words = info["commitLogDirCapacity"].split(" ")
+    assert float(words[2]) >= float(words[6]) and words[3][-1] + words[7][-1] == ",."
+    assert info["scheduleMessageOffset_3"] == "1,2" and info["scheduleMessageOffset_18"] == "0,0"
 
 
 async def test_configuration_has_rocketmqs_spelling(served: Served) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from typing import Final
 
 from batonmq.broker.context import Broker
@@ -16,6 +17,23 @@ from batonmq.store.disk import used_ratio
 
 UNLIMITED_QUEUE: Final = "100000"
 """Reported as the capacity of thread pools that this broker does not have."""
+
+PUT_TIMES: Final = (
+    *("<=0ms", "0~10ms", "10~50ms", "50~100ms", "100~200ms", "200~500ms", "500ms~1s"),
+    *("1~2s", "2~3s", "3~4s", "4~5s", "5~10s", "10s~"),
+)
+"""Classes of RocketMQ's putMessageDistributeTime."""
+NOT_MEASURED: Final[Mapping[str, object]] = {
+    "putMessageDistributeTime": " ".join(f"[{each}]:0" for each in PUT_TIMES),
+    "putMessageEntireTimeMax": 0,
+    "putMessageFailedTimes": 0,
+    "putLatency99": "0.00",
+    "putLatency999": "0.00",
+    "getMessageEntireTimeMax": 0,
+    "dispatchMaxBuffer": 0,
+}
+"""Apache's exporter for Prometheus reads these, and shows no figure of a broker that lacks one. The metric
+`rocketmq_rpc_latency` has the times."""
 
 
 def register(dispatcher: Dispatcher, broker: Broker) -> None:
@@ -52,12 +70,14 @@ def runtime_info(broker: Broker) -> dict[str, str]:
         "getMissTps": _rates(stats.missed_pulls),
         "getTotalTps": _rates(stats.found_pulls, stats.missed_pulls),
         "getTransferredTps": _rates(stats.get_messages),
+        "getTransferedTps": _rates(stats.get_messages),  # the spelling of 4.x
         "putMessageTimesTotal": stored,
         "putMessageSizeTotal": stored_size,
         "putMessageAverageSize": stored_size / stored if stored else 0.0,
         "commitLogMinOffset": store.min_offset,
         "commitLogMaxOffset": store.max_offset,
         "commitLogDiskRatio": f"{used:.2f}",
+        f"commitLogDiskRatio_{path}": f"{used:.2f}",
         "consumeQueueDiskRatio": f"{used:.2f}",
         "commitLogDirCapacity": f"Total : {_size(disk.total)}, Free : {_size(disk.free)}.",
         "earliestMessageTimeStamp": store.earliest_message_time(),
@@ -77,6 +97,7 @@ def runtime_info(broker: Broker) -> dict[str, str]:
     # The tools read these five even if there is no timer wheel.
     info |= {"timerReadBehind": 0, "timerOffsetBehind": 0, "timerCongestNum": 0}
     info |= {"timerEnqueueTps": 0.0, "timerDequeueTps": 0.0}
+    info |= NOT_MEASURED
     for figures in broker.runtime_info:
         info |= figures()
     return {key: str(value) for key, value in sorted(info.items())}

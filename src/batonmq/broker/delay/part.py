@@ -16,6 +16,7 @@ from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker.pull import GetAllDelayOffset
 from batonmq.protocol.message.properties import PROPERTY_DELAY_LEVEL
+from batonmq.protocol.names import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
     from batonmq.broker.config import BrokerConfig
@@ -43,7 +44,9 @@ class DelayPart(Part):
             lambda: self._settings.broker.delay_offset_update_version_step,
             broker.readers,
         )
+        self._store = broker.store
         broker.redirects.add(_DelayedMessages(len(delays_ms)))
+        broker.runtime_info.append(self._runtime_info)
 
     def tables(self) -> Sequence[Table]:
         schedule, settings = self.schedule, self._settings
@@ -71,6 +74,14 @@ class DelayPart(Part):
 
     def records_visible(self, grown: Sequence[tuple[QueueKey, int]]) -> None:
         self.schedule.on_visible(grown)
+
+    def _runtime_info(self) -> Mapping[str, object]:
+        """How far each level is, and the end of its queue, as RocketMQ's tools read them."""
+        figures: dict[str, object] = {}
+        for level, offset in self.schedule.offsets.items():
+            end = self._store.queue_bounds(SCHEDULE_TOPIC, level - 1).max_offset
+            figures[f"scheduleMessageOffset_{level}"] = f"{offset},{end}"
+        return figures
 
     def _offsets(self, request: Request, header: GetAllDelayOffset) -> Reply:
         return Reply(body=self.schedule.encode())
