@@ -29,6 +29,7 @@ from batonmq.protocol.bodies.clients import (
     HeartbeatData,
     PopProcessQueueInfo,
     ProcessQueueInfo,
+    ProducerData,
     SubscriptionData,
 )
 from batonmq.protocol.bodies.common import MessageQueue
@@ -445,6 +446,104 @@ async def test_brokers_and_name_servers(cluster: tuple[Run, str], tmp_path: Path
     assert (master["role"], master["peer"], master["inSync"]) == ("master", "0 of 0 slaves in sync", "")
     for command in ("cleanExpiredCQ", "cleanUnusedTopic", "deleteExpiredCommitLog"):
         await run(command, "-b", broker)
+
+
+async def test_topics_and_groups_of_a_file(cluster: tuple[Run, str], tmp_path: Path) -> None:
+    run, broker = cluster
+    file = tmp_path / "list.json"
+    topics = [
+        {"topicName": "Orders", "readQueueNums": 2, "writeQueueNums": 3},
+        {"topicName": "Bills", "attributes": {"+message.type": "FIFO"}, "topicFilterType": "SINGLE_TAG"},
+    ]
+    file.write_text(json.dumps(topics))
+    done = await run("updateTopicList", "-c", "DefaultCluster", "-f", str(file))
+    assert done["topics"] == ["Orders", "Bills"] and done["brokers"] == [broker]
+    (orders,), (bills,) = [await run("topicRoute", "-t", name) for name in done["topics"]]
+    assert (orders["readQueues"], orders["writeQueues"], bills["readQueues"]) == (2, 3, 16)
+    file.write_text('[{"groupName": "Buyers", "retryMaxTimes": 3}, {"groupName": "Audit"}]')
+    done = await run("updateSubGroupList", "-b", broker, "-f", str(file))
+    assert done["groups"] == ["Buyers", "Audit"]
+    assert (await run("getConsumerConfig", "-g", "Buyers"))[0]["retryMax"] == 3
+    for text, reason in (
+        ("[]", "lists nothing"),
+        ("{", "is no list of TopicConfig"),
+        ("[1]", "is no list of"),
+    ):
+        file.write_text(text)
+        assert reason in await run("updateTopicList", "-b", broker, "-f", str(file), fails=True)
+    file.write_text('[{"topicName": "%LMQ%a"}]')
+    assert "is a light queue" in await run("updateTopicList", "-b", broker, "-f", str(file), fails=True)
+
+
+async def test_exports(cluster: tuple[Run, str], tmp_path: Path) -> None:
+    run, broker = cluster
+    await run("updateTopic", "-b", broker, "-t", "Orders", "-r", "2", "-w", "2")
+    await run("updateTopic", "-b", broker, "-t", "%RETRY%Buyers", "-r", "1", "-w", "1")
+    await run("updateSubGroup", "-b", broker, "-g", "Buyers")
+    folder = tmp_path / "new" / "folder"
+    where = ("-f", str(folder))
+    assert (await run("exportMetadata", "-c", "DefaultCluster", *where))["file"].endswith("/metadata.json")
+    found = json.loads((folder / "metadata.json").read_text())
+    assert list(found["topicConfigTable"]) == ["Orders"], "system topics and retries are left out"
+    assert found["topicConfigTable"]["Orders"]["readQueueNums"] == 2
+    assert list(found["subscriptionGroupTable"]) == ["Buyers"] and found["exportTime"] > 0
+    await run("exportMetadata", "-b", broker, "-t", "-s", *where)
+    found = json.loads((folder / "topic.json").read_text())
+    assert set(found["topicConfigTable"]) == {"Orders", "%RETRY%Buyers"}
+    assert "subscriptionGroupTable" not in found
+    await run("exportMetadata", "-b", broker, "-g", *where)
+    assert "topicConfigTable" not in json.loads((folder / "subscriptionGroup.json").read_text())
+    assert "give -t for topics" in await run("exportMetadata", "-b", broker, *where, fails=True)
+    await run("exportConfigs", "-c", "DefaultCluster", *where)
+    found = json.loads((folder / "configs.json").read_text())
+    assert found["brokerConfigs"]["broker-a"]["fileReservedTime"] == "72"
+    assert found["clusterScale"] == {"namesrvSize": 1, "masterBrokerSize": 1, "slaveBrokerSize": 0}
+    (folder / "file").write_text("")
+    assert "file" in await run(
+        "exportConfigs", "-c", "DefaultCluster", "-f", str(folder / "file"), fails=True
+    )
+
+
+async def test_orders_shares_and_clusters_of_a_topic(cluster: tuple[Run, str]) -> None:
+    run, broker = cluster
+    await run("updateTopic", "-b", broker, "-t", "Orders", "-r", "3", "-w", "3")
+    assert await run("topicClusterList", "-t", "Orders") == [{"cluster": "DefaultCluster"}]
+    assert "No topic route info" in await run("topicClusterList", "-t", "Nothing", fails=True)
+    order = ("updateOrderConf", "-t", "Orders", "-m")
+    assert "No config item" in await run(*order, "get", fails=True)
+    assert "put needs -v" in await run(*order, "put", fails=True)
+    await run(*order, "put", "-v", "broker-a:3")
+    assert (await run(*order, "get"))["orderConfiguration"] == "broker-a:3"
+    await run(*order, "delete")
+    assert "No config item" in await run(*order, "get", fails=True)
+    rows = await run("allocateMQ", "-t", "Orders", "-i", "10.0.0.1,10.0.0.2")
+    assert [(row["client"][-1], row["queueId"]) for row in rows] == [("1", 0), ("1", 1), ("2", 2)]
+    error = await run("resetMasterFlushOffset", "-b", broker, "-o", "7", fails=True)
+    assert "there is no master flush offset to reset here" in error, "RocketMQ's slaves have one"
+
+
+async def test_the_messages_of_one_queue(cluster: tuple[Run, str]) -> None:
+    run, broker = cluster
+    await run("updateTopic", "-b", broker, "-t", "Orders", "-r", "2", "-w", "2")
+    for number, tag in enumerate(("a", "b", "a")):
+        send = ("sendMessage", "-t", "Orders", "-p", str(number), "-c", tag, "-b", "broker-a")
+        await run(*send, "-i", "1")
+    queue = ("printMsgByQueue", "-t", "Orders", "-a", "broker-a", "-i")
+    assert [row["body"] for row in await run(*queue, "1")] == ["0", "1", "2"]
+    assert [row["body"] for row in await run(*queue, "1", "-s", "b || c", "-p", "true")] == ["1"]
+    assert await run(*queue, "1", "-f", "true") == [{"tag": "a", "count": 2}, {"tag": "b", "count": 1}]
+    assert await run(*queue, "0") == []
+
+
+async def test_all_producers_of_a_broker(cluster: tuple[Run, str]) -> None:
+    run, broker = cluster
+    assert await run("producer", "-b", broker) == []
+    client = RemotingClient()
+    data = HeartbeatData("me@1", [ProducerData("Sellers")])
+    await client.call(broker, Heartbeat(), encode(data), timeout_ms=5_000)
+    (row,) = await run("producer", "-b", broker)
+    assert (row["group"], row["clientId"], row["language"]) == ("Sellers", "me@1", "PYTHON")
+    await client.close()
 
 
 async def test_an_address_of_another_kind_of_program_is_reported(cluster: tuple[Run, str]) -> None:

@@ -25,6 +25,24 @@ _REVIVE_PREFIX = f"{SYSTEM_TOPIC_PREFIX}REVIVE_LOG_"
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 TOOLS_GROUP = "TOOLS_CONSUMER"
 """The group of administrators' tools."""
+PREDEFINED_GROUPS: Final = frozenset(
+    {
+        TOOLS_GROUP,
+        "DEFAULT_CONSUMER",
+        "DEFAULT_PRODUCER",
+        "SCHEDULE_CONSUMER",
+        "FILTERSRV_CONSUMER",
+        "__MONITOR_CONSUMER",
+        "CLIENT_INNER_PRODUCER",
+        "SELF_TEST_P_GROUP",
+        "SELF_TEST_C_GROUP",
+        "CID_ONS-HTTP-PROXY",
+        "CID_ONSAPI_PERMISSION",
+        "CID_ONSAPI_OWNER",
+        "CID_ONSAPI_PULL",
+    }
+)
+"""Groups that are no user's, beside those of `is_system_group`."""
 
 AUTO_CREATE_TOPIC: Final = "TBW102"
 """The template of topics that are created by the first message for them."""

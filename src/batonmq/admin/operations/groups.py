@@ -18,14 +18,17 @@ from batonmq.protocol.bodies.clients import (
     MessageModel,
     MessageRequestMode,
     ProducerConnection,
+    ProducerInfo,
+    ProducerTableInfo,
     SetMessageRequestModeRequestBody,
 )
 from batonmq.protocol.bodies.common import MessageQueue, TopicList
-from batonmq.protocol.bodies.groups import SubscriptionGroupConfig
+from batonmq.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupList
 from batonmq.protocol.bodies.statistics import ConsumeStats, OffsetWrapper
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker.admin import (
+    GetAllProducerInfo,
     GetConsumerConnectionList,
     GetConsumeStats,
     GetProducerConnectionList,
@@ -38,6 +41,7 @@ from batonmq.protocol.headers.broker.topics import (
     GetAllTopicConfig,
     GetSubscriptionGroupConfig,
     UpdateSubscriptionGroup,
+    UpdateSubscriptionGroupList,
 )
 from batonmq.protocol.headers.client import GetConsumerRunningInfo
 from batonmq.protocol.json import decode, encode
@@ -110,9 +114,26 @@ async def configs(admin: Admin, group: str) -> dict[str, SubscriptionGroupConfig
 async def create(admin: Admin, addresses: Iterable[str], config: SubscriptionGroupConfig) -> None:
     """Create a consumer group at brokers, or replace its configuration. Raises `AdminError` for a group of
     light queues: brokers accept the request and change nothing."""
-    if is_light(config.group_name):
-        raise AdminError(f"{config.group_name} exists without being created and always has the defaults")
+    _check_configurable(config.group_name)
     await admin.ask_each(addresses, UpdateSubscriptionGroup(), encode(config))
+
+
+async def create_list(admin: Admin, addresses: Iterable[str], configs: list[SubscriptionGroupConfig]) -> None:
+    """`create` for several groups."""
+    for config in configs:
+        _check_configurable(config.group_name)
+    await admin.ask_each(addresses, UpdateSubscriptionGroupList(), encode(SubscriptionGroupList(configs)))
+
+
+def _check_configurable(group: str) -> None:
+    if is_light(group):
+        raise AdminError(f"{group} exists without being created and always has the defaults")
+
+
+async def all_producers(admin: Admin, broker: str) -> dict[str, list[ProducerInfo]]:
+    """Producer group -> its clients that are connected to a broker."""
+    answer = await admin.ask(broker, GetAllProducerInfo())
+    return decode(bytes(answer.body), ProducerTableInfo).data
 
 
 async def delete(admin: Admin, addresses: Iterable[str], group: str, *, with_offsets: bool = False) -> None:

@@ -26,6 +26,8 @@ from batonmq.protocol.names import TOOLS_GROUP
 
 ALWAYS: Final = (0, (1 << 63) - 1)
 """All times, as first and last ms."""
+ALL: Final = (1 << 63) - 1
+"""As many messages as there are."""
 MAX_DUPLICATES: Final = 32
 """How many messages of one unique id are looked at."""
 _PULL_SIZE: Final = 32

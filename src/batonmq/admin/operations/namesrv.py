@@ -29,6 +29,14 @@ async def change_config(admin: Admin, key: str, value: str) -> None:
     await admin.ask_each(admin.namesrv, wire.UpdateNamesrvConfig(), one_key(key, value))
 
 
+async def value(admin: Admin, namespace: str, key: str) -> str:
+    """The value of a key-value pair, as the first name server that answers has it. Raises `MQError`
+    QUERY_NOT_FOUND."""
+    answer = await admin.ask_namesrv(wire.GetKVConfig(namespace=namespace, key=key))
+    assert isinstance(answer.header, wire.GetKVConfigResponse)
+    return answer.header.value or ""
+
+
 async def put_value(admin: Admin, namespace: str, key: str, value: str) -> None:
     """Set a key-value pair, e.g. of the namespace ORDER_TOPIC_CONFIG."""
     await admin.ask_each(admin.namesrv, wire.PutKVConfig(namespace=namespace, key=key, value=value))
@@ -50,19 +58,16 @@ async def put_order(admin: Admin, topic: str, queues: Mapping[str, int], *, keep
     entries: dict[str, str] = {}
     if keep_others:
         try:
-            answer = await admin.ask_namesrv(wire.GetKVConfig(namespace=ORDER_TOPIC_CONFIG, key=topic))
+            known = await value(admin, ORDER_TOPIC_CONFIG, topic)
         except MQError as error:
             if error.code != ResponseCode.QUERY_NOT_FOUND:
                 raise
         else:
-            assert isinstance(answer.header, wire.GetKVConfigResponse)
-            entries = {
-                each.partition(":")[0]: each for each in (answer.header.value or "").split(";") if each
-            }
+            entries = {each.partition(":")[0]: each for each in known.split(";") if each}
     entries |= {name: f"{name}:{number}" for name, number in queues.items()}
-    value = ";".join(entries[name] for name in sorted(entries))
-    await put_value(admin, ORDER_TOPIC_CONFIG, topic, value)
-    return value
+    order = ";".join(entries[name] for name in sorted(entries))
+    await put_value(admin, ORDER_TOPIC_CONFIG, topic, order)
+    return order
 
 
 async def forbid_writing(admin: Admin, broker: str) -> dict[str, int]:

@@ -152,3 +152,8 @@ async def epochs(
             f'{", ".join(without)} answered "{_NO_CONTROLLERS}"'
         )
     return found
+
+
+async def reset_master_flush_offset(admin: Admin, slave: str, offset: int) -> None:
+    """Set what a slave takes for its master's flushed offset."""
+    await admin.ask(slave, wire.ResetMasterFlushOffset(master_flush_offset=offset))

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from batonmq.admin.logical_offsets import topic_offsets
 from batonmq.admin.operations import static_topics
 from batonmq.admin.session import Admin, AdminError, naming
+from batonmq.client.rebalance import allocate_averagely
 from batonmq.protocol.bodies.clients import GroupList
 from batonmq.protocol.bodies.common import MessageQueue, TopicList
 from batonmq.protocol.bodies.statistics import BrokerStatsData, ConsumeStats, TopicOffset, TopicStatsTable
-from batonmq.protocol.bodies.topics import SINGLE_TAG, TopicConfig
+from batonmq.protocol.bodies.topics import SINGLE_TAG, CreateTopicListRequestBody, TopicConfig
 from batonmq.protocol.codes import Perm, ResponseCode, TopicSysFlag
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import namesrv as namesrv_wire
@@ -21,8 +22,8 @@ from batonmq.protocol.headers.broker.admin import (
     QueryTopicConsumeByWho,
     ViewBrokerStatsData,
 )
-from batonmq.protocol.headers.broker.topics import CreateTopic, DeleteTopic, GetTopicConfig
-from batonmq.protocol.json import decode
+from batonmq.protocol.headers.broker.topics import CreateTopic, CreateTopicList, DeleteTopic, GetTopicConfig
+from batonmq.protocol.json import decode, encode
 from batonmq.protocol.names import AUTO_CREATE_TOPIC, DLQ_PREFIX, RETRY_PREFIX, is_light
 
 
@@ -212,6 +213,20 @@ async def create(
         attributes=attributes,
     )
     await admin.ask_each(addresses, header)
+
+
+async def create_list(admin: Admin, addresses: Iterable[str], configs: list[TopicConfig]) -> None:
+    """Create topics at brokers, or replace their configuration; the attributes are changes, as for `create`.
+    Raises `AdminError` as `create`."""
+    for config in configs:
+        check_configurable(config.topic_name)
+    await admin.ask_each(addresses, CreateTopicList(), encode(CreateTopicListRequestBody(configs)))
+
+
+async def shares(admin: Admin, topic: str, clients: list[str]) -> dict[str, list[MessageQueue]]:
+    """Client -> the queues of a topic that it would consume."""
+    queues = (await admin.queues(topic)).read_queues
+    return {client: allocate_averagely(client, clients, queues) for client in clients}
 
 
 def check_configurable(topic: str) -> None:
