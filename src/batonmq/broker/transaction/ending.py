@@ -132,6 +132,8 @@ class TransactionEnds:
         term = self._master_term()
         kind = header.commit_or_rollback
         if kind not in _ENDS:
+            if kind != MessageSysFlag.TRANSACTION_NOT_TYPE:
+                raise MQError(ResponseCode.SYSTEM_ERROR, f"commitOrRollback={kind} is neither 0, 8 nor 12")
             log.debug("%s does not know yet how transaction %s ends", request.connection, header.msg_id)
             return None  # RocketMQ does not answer
         self._check_room(term)
