@@ -19,7 +19,7 @@ from batonmq.demo.ports import free_ports
 from batonmq.ha.config import HAConfig
 from batonmq.namesrv.config import NamesrvConfig
 from batonmq.namesrv.service import NamesrvService
-from batonmq.net import Dispatcher, RemotingClient, Reply
+from batonmq.net import Dispatcher, RemotingClient, Reply, Request
 from batonmq.protocol.bodies.clients import (
     ConsumerData,
     ConsumerRunningInfo,
@@ -33,15 +33,22 @@ from batonmq.protocol.bodies.clients import (
     SubscriptionData,
 )
 from batonmq.protocol.bodies.common import MessageQueue
+from batonmq.protocol.bodies.groups import CustomizedRetryPolicy, SubscriptionGroupConfig
 from batonmq.protocol.bodies.routes import QueueData, TopicRouteData
 from batonmq.protocol.bodies.topics import RegisterBrokerBody
 from batonmq.protocol.compression import CompressionType
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import namesrv as namesrv_wire
 from batonmq.protocol.headers.broker.clients import Heartbeat
-from batonmq.protocol.headers.client import GetConsumerRunningInfo, GetConsumerStatusFromClient
-from batonmq.protocol.json import encode
+from batonmq.protocol.headers.broker.topics import GetSubscriptionGroupConfig
+from batonmq.protocol.headers.client import (
+    ConsumeMessageDirectly,
+    GetConsumerRunningInfo,
+    GetConsumerStatusFromClient,
+)
+from batonmq.protocol.json import decode, encode
 from batonmq.protocol.message.ids import encode_message_id, pack_address
+from batonmq.protocol.message.record import decode_record
 from batonmq.store.config import StoreConfig
 
 Run = Callable[..., Awaitable[Any]]
@@ -533,6 +540,58 @@ async def test_the_messages_of_one_queue(cluster: tuple[Run, str]) -> None:
     assert [row["body"] for row in await run(*queue, "1", "-s", "b || c", "-p", "true")] == ["1"]
     assert await run(*queue, "1", "-f", "true") == [{"tag": "a", "count": 2}, {"tag": "b", "count": 1}]
     assert await run(*queue, "0") == []
+
+
+async def test_a_client_handles_a_message_on_demand(cluster: tuple[Run, str]) -> None:
+    run, broker = cluster
+    dispatcher = Dispatcher()
+    handled: list[bytes] = []
+
+    def handle(request: Request, header: ConsumeMessageDirectly) -> Reply:
+        handled.append(decode_record(bytes(request.command.body)).body)
+        # As the Go client writes it.
+        return Reply(
+            body=b'{"order":false,"autoCommit":true,"consumeResult":1,"remark":"","spentTimeMills":5}'
+        )
+
+    dispatcher.on(ConsumeMessageDirectly, handle)
+    client = RemotingClient(dispatcher=dispatcher)
+    await run("updateTopic", "-b", broker, "-t", "Orders", "-r", "1", "-w", "1")
+    (sent,) = await run("sendMessage", "-t", "Orders", "-p", "x", "-b", "broker-a", "-i", "0")
+    data = HeartbeatData("c1", consumer_data_set=[ConsumerData("Buyers", ConsumeType.PASSIVELY)])
+    await client.call(broker, Heartbeat(), encode(data))
+    unique = ("queryMsgByUniqueKey", "-t", "Orders", "-i", sent["msgId"], "-g", "Buyers", "-d")
+    (done,) = await run(*unique, "c1")
+    assert (done["result"], done["ms"], handled) == ("CR_LATER", 5, [b"x"])
+    by_id = ("queryMsgById", "-t", "Orders", "-i", await offset_id(run), "-g", "Buyers")
+    assert (await run(*by_id, "-d", "c1"))[0]["result"] == "CR_LATER" and handled == [b"x", b"x"]
+    assert "-g and -d belong together" in await run(*by_id, fails=True)
+    assert "<Buyers> <c2> not online" in await run(*unique, "c2", fails=True)
+    await client.close()
+
+
+async def test_options_that_scripts_for_mqadmin_give(cluster: tuple[Run, str]) -> None:
+    run, broker = cluster
+    await run("updateTopic", "-b", broker, "-t", "Orders", "-r", "1", "-w", "1")
+    for tag in ("a", "b"):
+        await run("sendMessage", "-t", "Orders", "-p", tag, "-c", tag, "-m", "true")
+    shown = ("printMsg", "-t", "Orders", "-d", "true")
+    assert [row["body"] for row in await run(*shown, "-c", "UTF-8")] == ["a", "b"]
+    assert [row["body"] for row in await run(*shown, "-c", "1")] == ["a"]
+    assert [row["body"] for row in await run(*shown, "-s", "b")] == ["b"]
+    assert "is less than 1" in await run(*shown, "-c", "0", fails=True)
+    policy = '{"type":"CUSTOMIZED","customizedRetryPolicy":{"next":[1000,5000]}}'
+    await run("updateSubGroup", "-b", broker, "-g", "Buyers", "-p", policy)
+    client = RemotingClient()
+    answer = await client.call(broker, GetSubscriptionGroupConfig(group="Buyers"))
+    config = decode(bytes(answer.body), SubscriptionGroupConfig)
+    assert config.group_retry_policy.customized_retry_policy == CustomizedRetryPolicy([1000, 5000])
+    await client.close()
+    wrong = ("updateSubGroup", "-b", broker, "-g", "Buyers", "-p", "{")
+    assert "Invalid value for '-p'" in await run(*wrong, fails=True)
+    assert await run("topicRoute", "-t", "Orders", "-l") == await run("topicRoute", "-t", "Orders")
+    assert await run("brokerConsumeStats", "-b", broker, "-o", "false", "-t", "50000") == []
+    await run("deleteExpiredCommitLog", "--cluster", "DefaultCluster")
 
 
 async def test_all_producers_of_a_broker(cluster: tuple[Run, str]) -> None:

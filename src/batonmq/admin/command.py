@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import wraps
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -25,6 +26,7 @@ from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 
 Work = Callable[..., Awaitable[None]]
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def addresses(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
@@ -96,6 +98,32 @@ _SHARED = (
         help="Name servers, host:port;host:port. [env: NAMESRV_ADDR]",
     ),
 )
+
+
+def not_needed(short: str, long: str, kind: Any = str, help: str = "Not needed here.") -> Callable[[F], F]:
+    """An option of mqadmin that changes nothing here; it is accepted for scripts."""
+    return click.option(short, long, type=kind, expose_value=False, help=help)
+
+
+def repeatable(work: Work) -> Work:
+    """Adds the option to run a command again and again. Stands directly before its function."""
+
+    @wraps(work)
+    async def repeated(admin: Admin, out: Output, *, interval_s: float | None, **options: Any) -> None:
+        while True:
+            await work(admin, out, **options)
+            if interval_s is None:
+                return
+            await asyncio.sleep(interval_s)
+
+    return click.option(
+        "-i",
+        "--interval",
+        "interval_s",
+        type=click.FloatRange(0, min_open=True),
+        help="Again and again, with so many seconds between.",
+    )(repeated)
+
 
 broker_option = click.option(
     "-b", "--brokerAddr", "broker", callback=addresses, help="One broker, host:port."

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 from click.testing import CliRunner
 
+from batonmq.admin.command import repeatable
 from batonmq.admin.commands.query_msg_by_id import body_text
 from batonmq.admin.main import COMMANDS, SECTIONS, admin
 from batonmq.admin.output import Output, time_text
@@ -379,3 +380,23 @@ def test_a_change_of_one_broker_needs_no_name_server(monkeypatch: pytest.MonkeyP
     change = ["updateBrokerConfig", "-b", "127.0.0.1:1", "-k", "traceOn", "-v", "true"]
     done = CliRunner().invoke(admin, change)
     assert done.exit_code == 0 and "They cannot be listed: no name server" in done.stderr
+
+
+async def test_a_command_repeats_itself_until_it_is_interrupted() -> None:
+    shown: list[str] = []
+
+    async def work(admin: Admin, out: Output, *, name: str) -> None:
+        shown.append(name)
+        if len(shown) == 3:
+            raise AdminError("enough")
+
+    with pytest.raises(AdminError, match="enough"):
+        await repeatable(work)(Admin(None), Output(False), interval_s=0.001, name="x")
+    assert shown == ["x", "x", "x"]
+    await repeatable(work)(Admin(None), Output(False), interval_s=None, name="y")
+    assert shown[3:] == ["y"]
+
+
+@pytest.mark.parametrize("name", ["clusterList", "haStatus", "getBrokerEpoch", "getSyncStateSet"])
+def test_commands_that_mqadmin_repeats_repeat_here(name: str) -> None:
+    assert "--interval" in CliRunner().invoke(admin, [name, "--help"]).output

@@ -2,7 +2,7 @@
 
 import click
 
-from batonmq.admin.command import command
+from batonmq.admin.command import command, repeatable
 from batonmq.admin.operations import brokers
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
@@ -11,6 +11,7 @@ from batonmq.admin.session import Admin
 @command("clusterList")
 @click.option("-m", "--moreStats", "more", is_flag=True, help="Messages of today and yesterday instead.")
 @click.option("-c", "--clusterName", "cluster", help="Only this cluster.")
+@repeatable
 async def main(admin: Admin, out: Output, more: bool, cluster: str | None) -> None:
     """Show all brokers, their rates and disks.
 

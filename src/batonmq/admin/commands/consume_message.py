@@ -2,7 +2,7 @@
 
 import click
 
-from batonmq.admin.command import command, topic_option
+from batonmq.admin.command import command, not_needed, topic_option
 from batonmq.admin.commands.query_msg_by_id import show
 from batonmq.admin.operations import messages
 from batonmq.admin.output import Output
@@ -26,6 +26,7 @@ from batonmq.admin.times import TIME, parse_times
     show_default=True,
     help="At most so many.",
 )
+@not_needed("-g", "--consumerGroup")
 async def main(
     admin: Admin,
     out: Output,

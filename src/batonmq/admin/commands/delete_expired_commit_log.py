@@ -1,6 +1,8 @@
 """deleteExpiredCommitLog: delete old commit log files now."""
 
-from batonmq.admin.command import broker_option, cluster_option, command, targets
+import click
+
+from batonmq.admin.command import broker_option, command, targets
 from batonmq.admin.operations import brokers
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
@@ -8,7 +10,7 @@ from batonmq.admin.session import Admin
 
 @command("deleteExpiredCommitLog")
 @broker_option
-@cluster_option
+@click.option("-c", "--clusterName", "--cluster", "cluster", help="All brokers of a cluster.")
 async def main(admin: Admin, out: Output, broker: str | None, cluster: str | None) -> None:
     """Delete expired commit log files now.
 

@@ -4,7 +4,7 @@ import contextlib
 
 import click
 
-from batonmq.admin.command import cluster_option, command
+from batonmq.admin.command import cluster_option, command, repeatable
 from batonmq.admin.operations import replication
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin, AdminError
@@ -14,6 +14,7 @@ from batonmq.common.addresses import host_and_port
 @command("getBrokerEpoch")
 @cluster_option
 @click.option("-b", "--brokerName", "name", help="Brokers of this name; or one, host:port.")
+@repeatable
 async def main(admin: Admin, out: Output, cluster: str | None, name: str | None) -> None:
     """Show the master epochs of brokers' logs.
 

@@ -2,7 +2,7 @@
 
 import click
 
-from batonmq.admin.command import cluster_option, command, controller_option
+from batonmq.admin.command import cluster_option, command, controller_option, repeatable
 from batonmq.admin.operations import replication
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin, AdminError
@@ -12,6 +12,7 @@ from batonmq.admin.session import Admin, AdminError
 @controller_option
 @cluster_option
 @click.option("-b", "--brokerName", "name", help="Only this broker set.")
+@repeatable
 async def main(admin: Admin, out: Output, controller: str, cluster: str | None, name: str | None) -> None:
     """Show master, replicas and SyncStateSet.
 

@@ -1,6 +1,6 @@
 """haStatus: replication as the brokers of a cluster see it."""
 
-from batonmq.admin.command import broker_option, cluster_option, command, targets
+from batonmq.admin.command import broker_option, cluster_option, command, repeatable, targets
 from batonmq.admin.operations import replication
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
@@ -9,6 +9,7 @@ from batonmq.admin.session import Admin
 @command("haStatus")
 @broker_option
 @cluster_option
+@repeatable
 async def main(admin: Admin, out: Output, broker: str | None, cluster: str | None) -> None:
     """Show replication between master and slaves.
 

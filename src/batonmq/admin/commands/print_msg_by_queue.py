@@ -44,8 +44,7 @@ async def main(
     found = await messages.read(
         admin, topic, messages.ALL, broker=broker, queue_id=queue_id, times_ms=parse_times(begin, end)
     )
-    wanted = {tag for each in tags.split("||") if (tag := each.strip()) and tag != "*"}
-    kept = [message for message in found if not wanted or message.tags in wanted]
+    kept = messages.tagged(found, tags)
     if listed or (listed is None and not counted):
         show(out, kept)
     if counted:

@@ -2,7 +2,7 @@
 
 import click
 
-from batonmq.admin.command import command
+from batonmq.admin.command import command, not_needed
 from batonmq.admin.operations import messages
 from batonmq.admin.output import Output, time_text
 from batonmq.admin.session import Admin, AdminError
@@ -12,19 +12,46 @@ from batonmq.protocol.message.record import MessageExt
 
 @command("queryMsgById")
 @click.option("-i", "--msgId", "message_ids", required=True, help="Offset message ids, commas between.")
-@click.option("-t", "--topic", help="Topic; not needed here.")
-async def main(admin: Admin, out: Output, message_ids: str, topic: str | None) -> None:
+@click.option("-g", "--consumerGroup", "group", help="Have a client of this group handle them; with -d.")
+@click.option("-d", "--clientId", "client_id", help="The client; consumerConnection shows its id.")
+@not_needed("-t", "--topic")
+@not_needed("-f", "--bodyFormat")
+@not_needed("-c", "--cluster")
+async def main(admin: Admin, out: Output, message_ids: str, group: str | None, client_id: str | None) -> None:
     """Show messages by their offset ids.
 
-    An offset id says host, port and commit log offset; sendMessage and queryMsgByKey show it.
+    An offset id says host, port and commit log offset; sendMessage and queryMsgByKey show it. With -g and -d
+    a connected push consumer handles them now, whether or not it has before, and no offset moves.
     """
+    check_direct(group, client_id)
     found = []
     for message_id in message_ids.split(","):
         try:
             found.append(await messages.by_offset_id(admin, message_id.strip()))
         except MessageFormatError as error:
             raise AdminError(f"{error}; for a unique id use queryMsgByUniqueKey") from None
+    if group and client_id:
+        await consume_directly(admin, out, found, group, client_id)
+        return
     show(out, found)
+
+
+def check_direct(group: str | None, client_id: str | None) -> None:
+    """Raises `AdminError` for one of -g and -d without the other."""
+    if (group is None) != (client_id is None):
+        raise AdminError("-g and -d belong together")
+
+
+async def consume_directly(
+    admin: Admin, out: Output, found: list[MessageExt], group: str, client_id: str
+) -> None:
+    """Have a client handle messages, and show what became of each."""
+    rows: list[list[object]] = []
+    for message in found:
+        done = await messages.consume_directly(admin, group, client_id, message)
+        result = done.consume_result.value if done.consume_result else ""
+        rows.append([message.message_id, result, done.remark or "", done.spent_time_mills])
+    out.table(["msgId", "result", "remark", "ms"], rows)
 
 
 def show(out: Output, messages: list[MessageExt]) -> None:

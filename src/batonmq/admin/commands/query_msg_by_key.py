@@ -2,7 +2,7 @@
 
 import click
 
-from batonmq.admin.command import command, topic_option
+from batonmq.admin.command import command, not_needed, topic_option
 from batonmq.admin.commands.query_msg_by_id import show
 from batonmq.admin.operations import messages
 from batonmq.admin.output import Output
@@ -18,6 +18,7 @@ from batonmq.admin.times import TIME, parse_times
 @click.option(
     "-m", "--maxNum", "count", type=click.IntRange(1), default=64, show_default=True, help="At most so many."
 )
+@not_needed("-c", "--cluster")
 async def main(
     admin: Admin, out: Output, topic: str, key: str, begin: str | None, end: str | None, count: int
 ) -> None:

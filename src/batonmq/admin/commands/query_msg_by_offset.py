@@ -2,7 +2,7 @@
 
 import click
 
-from batonmq.admin.command import command, topic_option
+from batonmq.admin.command import command, not_needed, topic_option
 from batonmq.admin.commands.query_msg_by_id import show
 from batonmq.admin.operations import messages
 from batonmq.admin.output import Output
@@ -15,6 +15,7 @@ from batonmq.protocol.bodies.common import MessageQueue
 @click.option("-b", "--brokerName", "broker", required=True, help="Broker name.")
 @click.option("-i", "--queueId", "queue_id", type=int, required=True, help="Queue id.")
 @click.option("-o", "--offset", type=int, required=True, help="Queue offset.")
+@not_needed("-f", "--bodyFormat")
 async def main(admin: Admin, out: Output, topic: str, broker: str, queue_id: int, offset: int) -> None:
     """Show the message at an offset of a queue."""
     queue = MessageQueue(topic=topic, broker_name=broker, queue_id=queue_id)

@@ -2,7 +2,7 @@
 
 import click
 
-from batonmq.admin.command import command, topic_option
+from batonmq.admin.command import command, not_needed, topic_option
 from batonmq.admin.operations import offsets
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin, AdminError
@@ -24,6 +24,7 @@ from batonmq.admin.times import TIME, parse_time
 @click.option("-b", "--broker", "broker", help="Only this broker, host:port.")
 @click.option("-q", "--queue", "queue_id", type=int, default=-1, help="Only this queue; with -b.")
 @click.option("-o", "--offset", type=int, default=-1, help="To this offset; with -b and -q.")
+@not_needed("-c", "--cluster")
 async def main(
     admin: Admin,
     out: Output,

@@ -2,7 +2,7 @@
 
 import click
 
-from batonmq.admin.command import command, topic_option
+from batonmq.admin.command import command, not_needed, topic_option
 from batonmq.admin.operations import offsets
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
@@ -23,6 +23,7 @@ COLUMNS = ["broker", "queueId", "brokerOffset", "consumerOffset", "timestampOffs
     show_default=True,
     help="Also where the group has not come so far yet.",
 )
+@not_needed("-c", "--cluster")
 async def main(admin: Admin, out: Output, group: str, topic: str, timestamp: str, force: bool) -> None:
     """Move a stopped group to a point in time.
 

@@ -2,7 +2,7 @@
 
 import click
 
-from batonmq.admin.command import command, topic_option
+from batonmq.admin.command import command, not_needed, topic_option
 from batonmq.admin.operations import messages
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin, AdminError
@@ -17,6 +17,7 @@ from batonmq.protocol.bodies.common import MessageQueue
 @click.option("-c", "--tags", help="Tag.")
 @click.option("-b", "--broker", "broker", help="Broker name; with -i.")
 @click.option("-i", "--qid", "queue_id", type=int, help="Queue id; with -b.")
+@not_needed("-m", "--msgTraceEnable", bool)
 async def main(
     admin: Admin,
     out: Output,

@@ -2,7 +2,7 @@
 
 import click
 
-from batonmq.admin.command import broker_option, command, group_option, masters_option, targets, topic_option
+from batonmq.admin.command import broker_option, command, group_option, masters_option, targets
 from batonmq.admin.operations import groups
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
@@ -12,7 +12,7 @@ from batonmq.protocol.bodies.clients import MessageRequestMode
 @command("setConsumeMode")
 @broker_option
 @masters_option
-@topic_option
+@click.option("-t", "--topic", "--topicName", "topic", required=True, help="Topic.")
 @group_option
 @click.option(
     "-m",

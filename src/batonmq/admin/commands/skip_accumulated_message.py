@@ -2,7 +2,7 @@
 
 import click
 
-from batonmq.admin.command import command, topic_option
+from batonmq.admin.command import command, not_needed, topic_option
 from batonmq.admin.commands.reset_offset_by_time_old import show
 from batonmq.admin.operations import offsets
 from batonmq.admin.output import Output
@@ -20,6 +20,7 @@ from batonmq.admin.session import Admin
     show_default=True,
     help="Also where the group has not come so far yet.",
 )
+@not_needed("-c", "--cluster")
 async def main(admin: Admin, out: Output, group: str, topic: str, force: bool) -> None:
     """Let a group skip all messages up to now.
 

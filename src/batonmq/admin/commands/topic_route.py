@@ -1,5 +1,7 @@
 """topicRoute: where a topic is."""
 
+import click
+
 from batonmq.admin.command import command, topic_option
 from batonmq.admin.operations import topics
 from batonmq.admin.output import Output
@@ -8,6 +10,7 @@ from batonmq.admin.session import Admin
 
 @command("topicRoute")
 @topic_option
+@click.option("-l", "--list", is_flag=True, expose_value=False, help="Not needed: a list is shown anyway.")
 async def main(admin: Admin, out: Output, topic: str) -> None:
     """Show brokers, queues and permissions of a topic.
 

@@ -6,7 +6,15 @@ from batonmq.admin.command import broker_option, command, group_option, masters_
 from batonmq.admin.operations import groups
 from batonmq.admin.output import Output
 from batonmq.admin.session import Admin
-from batonmq.protocol.bodies.groups import SubscriptionGroupConfig
+from batonmq.protocol.bodies.groups import GroupRetryPolicy, SubscriptionGroupConfig
+from batonmq.protocol.json import BodyError, decode
+
+
+def _policy(_: click.Context, __: click.Parameter, text: str | None) -> GroupRetryPolicy:
+    try:
+        return GroupRetryPolicy() if text is None else decode(text.encode(), GroupRetryPolicy)
+    except BodyError as error:
+        raise click.BadParameter(str(error.remark)) from None
 
 
 @command("updateSubGroup")
@@ -83,6 +91,15 @@ from batonmq.protocol.bodies.groups import SubscriptionGroupConfig
     default=True,
     help="Tell its members when one joins or leaves.",
 )
+@click.option(
+    "-p",
+    "--groupRetryPolicy",
+    "policy",
+    callback=_policy,
+    help="Delays between retries, JSON: {"
+    '"type":"EXPONENTIAL","exponentialRetryPolicy":{"initial":5000,"max":7200000,"multiplier":2}} or {'
+    '"type":"CUSTOMIZED","customizedRetryPolicy":{"next":[1000,5000]}}, ms.',
+)
 async def main(
     admin: Admin,
     out: Output,
@@ -98,6 +115,7 @@ async def main(
     broker_id: int,
     slow_id: int,
     notify: bool,
+    policy: GroupRetryPolicy,
 ) -> None:
     """Create a consumer group, or change it.
 
@@ -114,6 +132,7 @@ async def main(
         broker_id=broker_id,
         which_broker_when_consume_slowly=slow_id,
         notify_consumer_ids_changed_enable=notify,
+        group_retry_policy=policy,
     )
     addresses = await targets(admin, broker, cluster)
     await groups.create(admin, addresses, config)

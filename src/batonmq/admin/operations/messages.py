@@ -12,11 +12,13 @@ from batonmq.admin.session import Admin, AdminError
 from batonmq.client.errors import NotSafelyStored, SendFailed
 from batonmq.client.message import Message, SendResult
 from batonmq.client.producer import Producer
+from batonmq.protocol.bodies.clients import ConsumeMessageDirectlyResult
 from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.bodies.statistics import ConsumeQueueData, QueryConsumeQueueResponseBody
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.compression import CompressionError
 from batonmq.protocol.headers.broker import pull as wire
+from batonmq.protocol.headers.client import ConsumeMessageDirectly
 from batonmq.protocol.json import decode
 from batonmq.protocol.message.ids import decode_message_id
 from batonmq.protocol.message.light import offset_in
@@ -114,6 +116,28 @@ async def read(
             continue
         found += await _read_queue(admin, address, queue, offset, times_ms, count - len(found))
     return found
+
+
+def tagged(found: Sequence[MessageExt], tags: str) -> list[MessageExt]:
+    """Those with one of the tags ``a || b``; all for ``*``."""
+    wanted = {tag for each in tags.split("||") if (tag := each.strip()) and tag != "*"}
+    return [message for message in found if not wanted or message.tags in wanted]
+
+
+async def consume_directly(
+    admin: Admin, group: str, client_id: str, message: MessageExt
+) -> ConsumeMessageDirectlyResult:
+    """Have one client of a group handle a message now, and return what became of it. Raises `MQError` if the
+    client is not connected to the broker of the message."""
+    host, port = message.store_address
+    header = ConsumeMessageDirectly(
+        consumer_group=group,
+        client_id=client_id,
+        msg_id=message.offset_message_id,
+        topic=message.topic,
+    )
+    answer = await admin.ask(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", header)
+    return decode(bytes(answer.body), ConsumeMessageDirectlyResult)
 
 
 async def queue_entries(
