@@ -12,6 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from batonmq.protocol.bodies.statistics import (
+    BROKER_GET_NUMS,
+    BROKER_GET_NUMS_OF_USERS,
+    BROKER_PUT_NUMS,
+    BROKER_PUT_NUMS_OF_USERS,
     GROUP_GET_NUMS,
     GROUP_GET_SIZE,
     SNDBCK_PUT_NUMS,
@@ -129,15 +133,30 @@ class BrokerStats:
         """Pulls that found messages."""
         self.missed_pulls = Counter()
         """Pulls that found none."""
-        self.users_put = self.users_get = 0
-        """Messages of users' topics that were stored, and delivered: a delayed message is stored in a system
-        topic, too."""
+        self._users_put, self._users_get = Counter(), Counter()
+        self.of_broker = {
+            BROKER_PUT_NUMS: self.put_messages,
+            BROKER_GET_NUMS: self.get_messages,
+            BROKER_PUT_NUMS_OF_USERS: self._users_put,
+            BROKER_GET_NUMS_OF_USERS: self._users_get,
+        }
+        """Statistics of the whole broker; tools ask for them with the cluster's name as key."""
         self._day = now_ms // _DAY_MS
         self.put_by_yesterday = self.put_by_today = 0
         """`users_put` at the beginning of yesterday and of today (UTC)."""
         self.get_by_yesterday = self.get_by_today = 0
         """`users_get` at the beginning of yesterday and of today (UTC)."""
         self.sample(now_ms)
+
+    @property
+    def users_put(self) -> int:
+        """Messages of users' topics that were stored: a delayed message is stored in a system topic, too."""
+        return self._users_put.total
+
+    @property
+    def users_get(self) -> int:
+        """Messages of users' topics that were delivered."""
+        return self._users_get.total
 
     # -- counting
 
@@ -148,7 +167,7 @@ class BrokerStats:
         self.put_messages.add(messages)
         self.put_bytes.add(size)
         if self._is_users(topic):
-            self.users_put += messages
+            self._users_put.add(messages)
 
     def count_append(self, messages: Sequence[StoredMessage], results: Sequence[PutResult]) -> None:
         """Count one append. Hot path: one counter update per topic, not per message."""
@@ -175,7 +194,7 @@ class BrokerStats:
         self.get_messages.add(messages)
         self.found_pulls.add(1)
         if self._is_users(topic):
-            self.users_get += messages
+            self._users_get.add(messages)
 
     def count_pop(self, group: str, topic: str, messages: int, size: int, *, retry: bool) -> None:
         """Of what `count_get` counts, `messages` were popped from the topic, or (`retry`) its retry topic."""
@@ -206,7 +225,7 @@ class BrokerStats:
 
     def sample(self, now_ms: int) -> None:
         """Take a sample of every counter; call it every `SAMPLE_INTERVAL_MS`."""
-        whole = (self.put_messages, self.put_bytes, self.get_messages, self.found_pulls, self.missed_pulls)
+        whole = (self.put_bytes, self.found_pulls, self.missed_pulls, *self.of_broker.values())
         for counter in (*whole, *self._counters.values()):
             counter.sample(now_ms)
         day = now_ms // _DAY_MS

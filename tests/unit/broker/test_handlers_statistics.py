@@ -165,3 +165,22 @@ async def test_statistics(served: Served) -> None:
         header = ViewBrokerStatsData(stats_name="TOPIC_PUT_NUMS", stats_key="nope")
         await ask(served.dispatcher, header)
     assert refused.value.remark == "The stats <TOPIC_PUT_NUMS> <nope> not exist"
+
+
+async def test_statistics_of_the_whole_broker_have_the_clusters_name_as_key(served: Served) -> None:
+    stats, cluster = served.broker.stats, served.broker.settings.broker.broker_cluster_name
+    stats.count_put("TopicJ", 2, 100)
+    stats.count_put("SCHEDULE_TOPIC_XXXX", 3, 100)
+    stats.count_get("G", "TopicJ", 4, 100)
+    stats.sample(served.clock.now_ms() + 10_000)
+    expected = {
+        "BROKER_PUT_NUMS": 5,
+        "BROKER_GET_NUMS": 4,
+        "BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC": 2,
+        "BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC": 4,
+    }
+    for name, total in expected.items():
+        body = json_of(await ask(served.dispatcher, ViewBrokerStatsData(name, cluster)))
+        assert body["statsMinute"]["sum"] == total, name
+    with pytest.raises(MQError, match="The stats <BROKER_PUT_NUMS> <nope> not exist"):
+        await ask(served.dispatcher, ViewBrokerStatsData("BROKER_PUT_NUMS", "nope"))

@@ -184,7 +184,10 @@ class _StatisticsHandlers:
     # -- counters
 
     def statistic(self, request: Request, header: wire.ViewBrokerStatsData) -> Reply:
-        counter = self._broker.stats.find(header.stats_name, header.stats_key)
+        stats = self._broker.stats
+        counter = stats.find(header.stats_name, header.stats_key)
+        if counter is None and header.stats_key == self._broker.settings.broker.broker_cluster_name:
+            counter = stats.of_broker.get(header.stats_name)
         if counter is None:
             raise MQError(
                 ResponseCode.SYSTEM_ERROR,

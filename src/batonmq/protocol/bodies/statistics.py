@@ -14,6 +14,11 @@ from batonmq.protocol.bodies.common import DataVersion, MessageQueue
 from batonmq.protocol.json import Body
 from batonmq.protocol.message.light import LIGHT_QUEUE_ID
 
+BROKER_PUT_NUMS: Final = "BROKER_PUT_NUMS"
+BROKER_GET_NUMS: Final = "BROKER_GET_NUMS"
+BROKER_PUT_NUMS_OF_USERS: Final = "BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC"
+BROKER_GET_NUMS_OF_USERS: Final = "BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC"
+"""Names of statistics: messages of the whole broker. Their key is the cluster's name."""
 TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
 TOPIC_PUT_SIZE: Final = "TOPIC_PUT_SIZE"
 GROUP_GET_NUMS: Final = "GROUP_GET_NUMS"
