@@ -42,6 +42,16 @@ async def test_a_recalled_message_does_not_come(start: Starter) -> None:
     assert b'"T":{"count":0' in bytes((await rig.call(GetTimerMetrics())).body)
 
 
+async def test_a_message_that_was_sent_without_a_unique_id_can_be_recalled(start: Starter) -> None:
+    rig = await start(recall_message_enable=True)
+    due = now_ms() + 1_500
+    gone = await rig.send(b"gone", properties=f"TIMER_DELIVER_MS\x01{due}\x02")
+    await rig.send(b"kept", properties=f"TIMER_DELIVER_MS\x01{due}\x02")
+    assert gone.recall_handle
+    await rig.call(RecallMessage(topic="T", recall_handle=gone.recall_handle))
+    assert [message.body for message in await until(rig, 1)] == [b"kept"]
+
+
 async def test_a_recall_follows_its_message_through_rolls(start: Starter) -> None:
     rig = await start(recall_message_enable=True, timer_precision_ms=100, timer_roll_window_slot=9)
     far = await rig.send(b"gone", properties=timed("gone", TIMER_DELAY_MS=3_000))

@@ -1,6 +1,7 @@
 """Sends: what is stored, where, in which forms, and what a restart keeps."""
 
 import asyncio
+import time
 
 import pytest
 from tests.integration.broker.rig import ALL, Rig, Starter, v2
@@ -11,6 +12,7 @@ from batonmq.protocol.frame import Command
 from batonmq.protocol.headers.broker.admin import UpdateBrokerConfig
 from batonmq.protocol.headers.broker.send import SendBatchMessage, SendMessage, SendMessageResponse
 from batonmq.protocol.message.batch import BatchItem, encode_batch
+from batonmq.protocol.message.ids import unique_id_time_ms
 from batonmq.store.config import FlushDiskType
 
 
@@ -23,6 +25,19 @@ async def test_a_message_comes_back_as_it_was_sent(start: Starter) -> None:
     assert message.offset_message_id == answer.msg_id
     assert message.properties["CLUSTER"] == "DefaultCluster"
     assert message.born_timestamp == 1_700_000_000_000
+
+
+@pytest.mark.parametrize("properties", ["", "TAGS\x01a\x02", "TAGS\x01a", "UNIQ_KEY\x01\x02"])
+async def test_a_message_without_a_unique_id_gets_one(start: Starter, properties: str) -> None:
+    rig = await start()
+    first = await rig.send(b"1", properties=properties)
+    second = await rig.send(b"2", properties=properties)
+    stored = await rig.messages()
+    ids = [first.transaction_id, second.transaction_id]
+    assert [message.message_id for message in stored] == ids and len(set(ids)) == 2
+    made_ms = unique_id_time_ms(str(ids[0]), round(time.time() * 1000))
+    assert abs(made_ms - stored[0].store_timestamp) < 60_000, "tools read the time out of it"
+    assert [message.tags for message in stored] == ["a" if "TAGS" in properties else None] * 2
 
 
 async def test_long_names_and_both_header_forms_are_understood(start: Starter) -> None:

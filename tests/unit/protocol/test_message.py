@@ -212,6 +212,9 @@ def test_unique_ids_differ_and_tell_their_time():
     later = now + 20 * 86_400_000  # in the next month
     assert unique_id_time_ms(made[0], later) == now
     assert unique_id_time_ms(ids.next(later), later + 1) == later
+    last_days = 1_701_000_000_000  # more than 2^31 ms after the month began
+    late = UniqueIds("10.0.0.1", 1, 1).next(last_days)
+    assert unique_id_time_ms(late, last_days + 1) == last_days
 
 
 @pytest.mark.parametrize("kind", CompressionType)

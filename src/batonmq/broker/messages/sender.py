@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Final
 from batonmq.broker.messages.answers import no_group, not_stored, overloaded, sending_forbidden
 from batonmq.broker.messages.appender import PutStatus, Waiter
 from batonmq.broker.role import rejected
+from batonmq.common.addresses import host_and_port
 from batonmq.protocol.bodies.topics import MULTI_TAG
 from batonmq.protocol.codes import MessageSysFlag, Perm, ResponseCode, TopicSysFlag
 from batonmq.protocol.errors import FAQ, MQError
 from batonmq.protocol.message.errors import MessageFormatError
-from batonmq.protocol.message.ids import pack_address
+from batonmq.protocol.message.ids import UniqueIds, pack_address
 from batonmq.protocol.message.light import LIGHT_MARK, gives_light_offsets, light_names, names_error
 from batonmq.protocol.message.properties import (
     MAX_PROPERTIES_BYTES,
@@ -34,6 +35,7 @@ from batonmq.protocol.message.properties import (
     PROPERTY_SHARDING_KEY,
     PROPERTY_TIMER_OUT_MS,
     PROPERTY_TRACE_SWITCH,
+    PROPERTY_TRANSACTION_BATCH,
     PROPERTY_TRANSACTION_PREPARED,
     PROPERTY_UNIQUE_KEY,
     PROPERTY_WAIT_STORE_OK,
@@ -73,6 +75,8 @@ _INNER_BATCH: Final = MessageSysFlag.INNER_BATCH
 _TRANSACTION_MASK: Final = MessageSysFlag.TRANSACTION_MASK
 _TRANSACTION_COMMIT: Final = MessageSysFlag.TRANSACTION_COMMIT
 _UNIQUE_KEY: Final = PROPERTY_UNIQUE_KEY.encode()
+_BATCH: Final = property_start(PROPERTY_TRANSACTION_BATCH)
+"""Of a half message that becomes many, each with the key of its row."""
 _PRIORITY: Final = property_start(PROPERTY_PRIORITY)
 _WAIT_FALSE: Final = property_start(PROPERTY_WAIT_STORE_OK) + b"false"
 _PREPARED: Final = property_start(PROPERTY_TRANSACTION_PREPARED)
@@ -146,6 +150,7 @@ class Sender:
         self._store_host = NO_HOST
         self._marks: tuple[bytes, ...] = _MARKS
         self._born_hosts: dict[str, bytes] = {}
+        self._ids: UniqueIds | None = None
 
     def open(self) -> None:
         """The broker's address is known, and all redirects are added."""
@@ -153,6 +158,16 @@ class Sender:
         self._marks = _MARKS + self._broker.redirects.marks
         if self._light_queues:
             self._marks += (LIGHT_MARK,)
+
+    def _unique_id(self) -> bytes:
+        """For a message without UNIQ_KEY: consumers know it by this id, and its producer may recall it."""
+        ids = self._ids
+        now_ms = self._broker.clock.now_ms()
+        if ids is None:
+            host, port = host_and_port(self._broker.address)
+            # Differs from the ids of this broker before a restart, and of other brokers.
+            ids = self._ids = UniqueIds(host, port, now_ms & 0xFFFFFFFF)
+        return ids.next(now_ms).encode()
 
     @property
     def store_host(self) -> bytes:
@@ -220,6 +235,9 @@ class Sender:
             call.unique_key = find_property(properties, _UNIQUE_KEY) or b""
             if properties and properties[-1] != 2:
                 properties += b"\2"  # old clients omit the last separator
+            if not call.unique_key and _BATCH not in properties:
+                call.unique_key = self._unique_id()
+                properties += _UNIQUE_KEY + b"\1" + call.unique_key + b"\2"
             properties += self._own_properties
             if len(properties) > MAX_PROPERTIES_BYTES:
                 raise not_stored(PutStatus.MESSAGE_ILLEGAL, max_message_size)

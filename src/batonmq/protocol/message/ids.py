@@ -92,7 +92,7 @@ def unique_id_time_ms(unique_id: str, now_ms: int) -> int:
     if len(data) not in (16, 28):
         raise MessageFormatError(f"unique id {unique_id!r} has {len(unique_id)} digits, 32 or 56 are right")
     begin, _ = _month_bounds_ms(now_ms)
-    since = int.from_bytes(data[-6:-2], "big", signed=True)
+    since = int.from_bytes(data[-6:-2], "big")
     if begin + since >= now_ms:
         begin, _ = _month_bounds_ms(begin - 1)
     return begin + since
