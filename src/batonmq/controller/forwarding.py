@@ -65,10 +65,14 @@ class Forwarding:
         address = self._leader_address()
         if address is None:
             raise MQError(ResponseCode.CONTROLLER_NOT_LEADER, "this controller knows no leader")
-        if command.code == BrokerHeartbeat.code and self._leader_version() < FORWARDED_SINCE:
-            # It would take this controller's connection for the broker's, ignore the broker's own as older,
-            # and count the broker as down.
-            raise MQError(ResponseCode.SYSTEM_BUSY, "the leading controller knows no forwarded heartbeats")
+        if command.code == BrokerHeartbeat.code:
+            if self._leader_version() < FORWARDED_SINCE:
+                # It would take this controller's connection for the broker's, ignore the broker's own as
+                # older, and count the broker as down.
+                raise MQError(
+                    ResponseCode.SYSTEM_BUSY, "the leading controller knows no forwarded heartbeats"
+                )
+            command.ext["forwarded"] = "true"  # also if its sender left it out, for the same reason
         if self._under_way >= MAX_UNDER_WAY:
             raise MQError(ResponseCode.SYSTEM_BUSY, f"{MAX_UNDER_WAY} requests wait for the leader's answer")
         command.flag = 0  # an answer is needed, even if the frame is marked as one-way

@@ -117,6 +117,16 @@ async def test_a_leader_of_version_0_1_0_gets_no_heartbeats_of_others() -> None:
     ]
 
 
+async def test_a_heartbeat_that_is_passed_on_says_so() -> None:
+    leader = Leader()
+    for forwarded in (None, False, True):
+        heartbeat = BrokerHeartbeat("c", "h:1", "s", 1, forwarded=forwarded)
+        body = encode(Command(int(BrokerHeartbeat.code), heartbeat.to_ext()))
+        await forwarding(leader).forward(asked(body), wire.ForwardToLeader())
+    sent = [decode_single(encode(command)) for _, command in leader.asked]
+    assert [BrokerHeartbeat.from_ext(command.ext).forwarded for command in sent] == [True] * 3
+
+
 async def test_requests_that_wait_for_a_silent_leader_are_bounded() -> None:
     leader = Leader()
     leader.release.clear()

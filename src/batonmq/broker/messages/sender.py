@@ -198,10 +198,7 @@ class Sender:
         if queue_id < 0 and topic.write_queue_nums > 0:
             queue_id = self._broker.rng.randrange(topic.write_queue_nums)
         elif queue_id < 0 or (queue_id >= topic.write_queue_nums and queue_id >= topic.read_queue_nums):
-            raise MQError(
-                ResponseCode.INVALID_PARAMETER,
-                f"request queueId[{queue_id}] is illegal, {topic} Producer: {peer}",
-            )
+            raise _no_such_queue(queue_id, topic, peer)
         max_message_size = settings.store.max_message_size
         if not body or len(body) > max_message_size or fields.sys_flag & _INNER_BATCH:
             raise not_stored(PutStatus.MESSAGE_ILLEGAL, max_message_size)
@@ -272,10 +269,7 @@ class Sender:
         if fields.queue_id < 0 and topic.write_queue_nums > 0:
             return self._broker.rng.randrange(topic.write_queue_nums)
         if fields.queue_id < 0 or fields.queue_id >= max(topic.write_queue_nums, topic.read_queue_nums):
-            raise MQError(
-                ResponseCode.INVALID_PARAMETER,
-                f"request queueId[{fields.queue_id}] is illegal, {topic} Producer: {peer}",
-            )
+            raise _no_such_queue(fields.queue_id, topic, peer)
         return fields.queue_id
 
     def _hold(self, topic: str, waiter: Waiter) -> Waiter:
@@ -397,6 +391,14 @@ class Sender:
             self._born_hosts.clear()
         self._born_hosts[peer] = host
         return host
+
+
+def _no_such_queue(queue_id: int, topic: TopicConfig, peer: str) -> MQError:
+    return MQError(
+        ResponseCode.INVALID_PARAMETER,
+        f"request queueId[{queue_id}] is illegal, topic {topic.topic_name} has "
+        f"writeQueueNums={topic.write_queue_nums} readQueueNums={topic.read_queue_nums} Producer: {peer}",
+    )
 
 
 def _may_have_flag(sys_flag: int, properties: bytes) -> bool:
