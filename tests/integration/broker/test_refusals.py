@@ -19,6 +19,7 @@ from batonmq.protocol.frame import Command
 from batonmq.protocol.headers.broker.clients import Heartbeat
 from batonmq.protocol.headers.broker.send import SendMessageResponse
 from batonmq.protocol.json import encode
+from batonmq.protocol.message.batch import BatchItem, encode_batch
 
 
 @pytest.mark.parametrize(
@@ -61,6 +62,31 @@ async def test_refused_sends(
     assert remark in refused.value.remark
     assert rig.broker.broker.store.max_offset == 0
     assert (await rig.send(b"good")).queue_offset == 0
+
+
+@pytest.mark.parametrize(
+    ("properties", "refused"),
+    [
+        ("DELAY\x013\x02", True),
+        ("DELAY\x010\x02", False),
+        ("DELAY\x01-1\x02", False),
+        ("TIMER_DELAY_SEC\x013\x02", True),
+        ("TIMER_DELIVER_MS\x019999999999999\x02", True),
+        ("KEYS\x01DELAY\x02WAIT\x01true\x02", False),
+    ],
+)
+async def test_a_batch_that_is_to_be_delivered_later_is_refused(
+    start: Starter, properties: str, refused: bool
+) -> None:
+    rig = await start()
+    body = encode_batch([BatchItem(body=b"a", properties=b""), BatchItem(body=b"b", properties=b"")])
+    if refused:
+        with pytest.raises(MQError) as error:
+            await rig.send(body, batch=True, properties=properties)
+        assert error.value.code == ResponseCode.MESSAGE_ILLEGAL
+    else:
+        await rig.send(body, batch=True, properties=properties)
+    assert len(await rig.messages()) == (0 if refused else 2)
 
 
 async def test_a_batch_that_is_none_and_a_number_that_is_none(start: Starter) -> None:

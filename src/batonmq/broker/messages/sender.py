@@ -82,6 +82,8 @@ _WAIT_FALSE: Final = property_start(PROPERTY_WAIT_STORE_OK) + b"false"
 _PREPARED: Final = property_start(PROPERTY_TRANSACTION_PREPARED)
 _OTHER_KINDS: Final = (PROPERTY_DELAY_LEVEL, *TIMER_PROPERTIES, PROPERTY_SHARDING_KEY)
 """Properties of a message that make it another kind than one with a priority."""
+_DELAY_LEVEL: Final = PROPERTY_DELAY_LEVEL.encode()
+_TIMES: Final = tuple(name.encode() for name in TIMER_PROPERTIES)
 _TIMER_OUT: Final = PROPERTY_TIMER_OUT_MS.encode()
 _MARKS: Final = (
     property_start(PROPERTY_POP_CK),
@@ -226,6 +228,9 @@ class Sender:
                 raise MQError(
                     ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {name}"
                 )
+            if fields.properties and _is_delayed(fields.properties):
+                # Its messages would be stored as ones to deliver at once.
+                raise not_stored(PutStatus.MESSAGE_ILLEGAL, max_message_size)
             message.batch = True
         else:
             properties = fields.properties
@@ -405,6 +410,14 @@ def _may_have_flag(sys_flag: int, properties: bytes) -> bool:
     """Whether a message may have these transaction bits. One with the bits of a half message, but without the
     property, would be stored where no consumer and no check finds it; RocketMQ stores it."""
     return sys_flag & _TRANSACTION_MASK == _TRANSACTION_COMMIT or _PREPARED in properties
+
+
+def _is_delayed(properties: bytes) -> bool:
+    """Whether a message with these properties is to be delivered later."""
+    level = find_property(properties, _DELAY_LEVEL)
+    if level is not None and level != b"0" and not level.startswith(b"-"):
+        return True
+    return any(find_property(properties, name) is not None for name in _TIMES)
 
 
 def _by_priority(message: StoredMessage, topic: TopicConfig) -> int:
