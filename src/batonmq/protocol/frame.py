@@ -15,7 +15,7 @@ import msgspec
 
 from batonmq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, LanguageCode, RequestCode, ResponseCode
 from batonmq.protocol.errors import FrameError, MQError
-from batonmq.protocol.json_header import JsonHeader
+from batonmq.protocol.json_header import JsonHeader, read_loosely
 from batonmq.protocol.versions import PROTOCOL_VERSION
 
 MAX_FRAME_LENGTH: Final = 16 * 1024 * 1024
@@ -279,7 +279,10 @@ def _command_from_json(header: memoryview, body: bytes | memoryview) -> Command:
     try:
         parsed = _decode_json(header)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise FrameError(f"JSON header: {error}") from None
+        try:
+            parsed = read_loosely(bytes(header))
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            raise FrameError(f"JSON header: {error}") from None
     code, flag, opaque = parsed.code, parsed.flag, parsed.opaque
     if not (
         _INT32_MIN <= code <= _INT32_MAX

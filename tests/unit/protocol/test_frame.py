@@ -157,6 +157,21 @@ def test_json_header_of_other_clients() -> None:
     assert command.language == LanguageCode.CPP
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        b'{"code":"10","flag":"0","version":"3","opaque":"4","extFields":{"a":"b"}}',
+        b'{"code":10,"opaque":4,"language":null,"flag":null,"remark":null,"extFields":{"a":"b","c":null}}',
+        b'{"code":10.0,"opaque":4,"extFields":{"a":"b"},}',
+        b'{"code":10,"opaque":4,"extFields":{"a":"b"} , } ',
+    ],
+)
+def test_json_headers_as_fastjson_reads_them(header: bytes) -> None:
+    (command,) = FrameReader().feed(json_frame(header))
+    assert (command.code, command.opaque, command.flag, command.remark) == (10, 4, 0, None)
+    assert command.language == LanguageCode.OTHER and command.ext == {"a": "b"}
+
+
 def json_frame(header: bytes) -> bytes:
     return struct.pack(">II", 4 + len(header), len(header)) + header
 
@@ -174,6 +189,10 @@ HOSTILE = {
     "unknown serialisation": struct.pack(">II", 4, 7 << 24),
     "json that is none": json_frame(b"hello"),
     "json of another shape": json_frame(b'{"code":"x"}'),
+    "json without a code": json_frame(b'{"opaque":1,}'),
+    "json with two last commas": json_frame(b'{"code":1,,}'),
+    "json with a broken code": json_frame(b'{"code":1.5}'),
+    "long json that is not strict": json_frame(b'{"code":"1","x":"' + b"x" * (1 << 16) + b'"}'),
     "json with a huge opaque": json_frame(b'{"code":1,"opaque":99999999999}'),
     "json not utf-8": json_frame(b'{"code":1,"remark":"\xff"}'),
     "binary header too short": struct.pack(">II", 4 + 10, 1 << 24 | 10) + b"0123456789",
