@@ -487,6 +487,9 @@ async def test_exports(cluster: tuple[Run, str], tmp_path: Path) -> None:
     await run("updateTopic", "-b", broker, "-t", "Orders", "-r", "2", "-w", "2")
     await run("updateTopic", "-b", broker, "-t", "%RETRY%Buyers", "-r", "1", "-w", "1")
     await run("updateSubGroup", "-b", broker, "-g", "Buyers")
+    file = tmp_path / "list.json"
+    file.write_text('[{"topicName": "Odd", "perm": 99}]')
+    await run("updateTopicList", "-b", broker, "-f", str(file))
     folder = tmp_path / "new" / "folder"
     where = ("-f", str(folder))
     assert (await run("exportMetadata", "-c", "DefaultCluster", *where))["file"].endswith("/metadata.json")

@@ -10,7 +10,7 @@ from batonmq.admin.session import Admin
 from batonmq.protocol.bodies.common import TopicList
 from batonmq.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupWrapper
 from batonmq.protocol.bodies.topics import TopicConfig, TopicConfigSerializeWrapper
-from batonmq.protocol.codes import MASTER_ID
+from batonmq.protocol.codes import MASTER_ID, Perm
 from batonmq.protocol.headers.broker.topics import (
     GetAllSubscriptionGroup,
     GetAllTopicConfig,
@@ -58,6 +58,8 @@ async def topics(admin: Admin, addresses: Iterable[str], *, special: bool) -> di
         for name, config in table.items():
             own = name in system or is_system_topic(name)
             if own or (not special and name.startswith((RETRY_PREFIX, DLQ_PREFIX))):
+                continue
+            if not 0 <= config.perm < Perm.PRIORITY:  # no topic may have it: RocketMQ leaves it out, too
                 continue
             if (other := found.get(name)) is not None:
                 config.read_queue_nums += other.read_queue_nums
