@@ -231,6 +231,7 @@ def _member(value: Any, kind: type[Enum]) -> Any:
 
 _SPACE = re.compile(r"\s*")
 _SCALAR = re.compile(r'"(?:[^"\\]|\\.)*"|[^\s,:{}\[\]"]+', re.S)
+_CONTROL = re.compile(r"[\x00-\x1f]")
 _MAX_DEPTH = 64
 
 
@@ -274,8 +275,11 @@ class _Reader:
         if match is None:
             raise BodyError(f"JSON: expected a value at character {self._at}")
         self._at = match.end()
+        text = match[0]
+        if text[0] == '"':  # Go's client writes its stack as it is, with line ends
+            text = _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
         try:
-            return msgspec.json.decode(match[0])
+            return msgspec.json.decode(text)
         except msgspec.MsgspecError as error:
             raise BodyError(f"JSON: {error} at character {match.start()}") from None
 

@@ -21,6 +21,7 @@ from batonmq.protocol.bodies.clients import (
     ConsumerConnection,
     ConsumerData,
     ConsumeResult,
+    ConsumerRunningInfo,
     ConsumeType,
     GetConsumerStatusBody,
     HeartbeatData,
@@ -211,6 +212,14 @@ def test_a_last_comma_and_texts_of_another_encoding_are_read() -> None:
     assert read.producer_data_set == [ProducerData("p")]
     with pytest.raises(BodyError):
         decode_request(b'{"clientID":"c",,}', HeartbeatData)
+
+
+def test_a_stack_that_a_go_client_writes_with_its_line_ends_is_read() -> None:
+    table = b'{"topic":"T","brokerName":"b","queueId":0}:{"commitOffset":1,"dropped":false}'
+    data = b'{"properties":{},"mqTable":{' + table + b'}, "jstack":"goroutine 1:\n\tmain.main\\t" }'
+    info = decode(data, ConsumerRunningInfo)
+    assert info.jstack == "goroutine 1:\n\tmain.main\t"
+    assert info.mq_table[MessageQueue("T", "b", 0)].commit_offset == 1
 
 
 INVALID = [
