@@ -33,7 +33,7 @@ LOAD = {"send", "batch", "consume"}
 STARTS = {JAVA: 3, OURS: 5}
 CATCHUPS = 2
 TABLE_WIDTH = 130
-"""Columns when the output is no terminal."""
+"""Columns when the output is not a terminal."""
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 
 

@@ -75,7 +75,7 @@ class Program:
 
     @property
     def anonymous_mib(self) -> float:
-        """Memory that is no file's."""
+        """Memory that is not a file's."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(status.partition("RssAnon:")[2].split()[0]) / 1024
 

@@ -118,7 +118,7 @@ async def stored_in(cluster: LocalCluster, topic: str) -> int:
 
 
 def wait_for_commits(cluster: LocalCluster, topic: str, committed: int) -> None:
-    """Raises `DriverFailed` unless all messages become visible: half messages alone are no transactions."""
+    """Raises `DriverFailed` unless all messages become visible: half messages alone are not transactions."""
     end = time.monotonic() + COMMIT_TIMEOUT_S
     while (stored := asyncio.run(stored_in(cluster, topic))) < committed:
         if time.monotonic() > end:

@@ -32,7 +32,7 @@ from tests.chaos.scenarios import CONTROLLERS_ALONE, GROUP, GROUPS, NAMES, Scena
 
 DOCS = Path(__file__).parents[2] / "docs"
 TABLE_WIDTH = 130
-"""Columns when the output is no terminal."""
+"""Columns when the output is not a terminal."""
 INTERRUPTED = 130
 """Exit code after Ctrl-C or SIGTERM, as of a shell."""
 

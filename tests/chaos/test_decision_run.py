@@ -1,4 +1,4 @@
-"""Controllers that stop deciding between two scenarios are no reason to break the run off."""
+"""Controllers that stop deciding between two scenarios are not a reason to break the run off."""
 
 from __future__ import annotations
 

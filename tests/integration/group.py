@@ -26,7 +26,7 @@ def read(path: Path) -> str:
 
 
 def anonymous_mib(pid: int) -> float:
-    """Memory of a process that is no file's, MiB: what a flood could make it allocate."""
+    """Memory of a process that is not a file's, MiB: what a flood could make it allocate."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) / 1024

@@ -105,7 +105,7 @@ async def test_requests_between_brokers_are_for_super_users(start: Starter) -> N
     assert (await rig.ask(wire.GetAllAccessControl(), by=INNER)).code == 0
     for header in (wire.GetAllAccessControl(), WatchTables(copied=0), wire.PassAccessChange(3003, 1, "root")):
         code, remark = await rig.refused(header, by=bob)
-        assert code == NO and "is no super user" in remark
+        assert code == NO and "is not a super user" in remark
 
 
 async def test_only_super_users_change_super_users(start: Starter) -> None:

@@ -51,7 +51,7 @@ async def client() -> AsyncIterator[RemotingClient]:
     await made.close()
 
 
-# -- bytes that are no frame
+# -- bytes that are not a frame
 
 
 def frame(header: bytes, body: bytes = b"", *, kind: int = 0, length: int | None = None) -> bytes:
@@ -126,7 +126,7 @@ async def test_the_replication_port_drops_what_is_no_slave(group: Group) -> None
         assert await exchange(group.ha_address, HANDSHAKE[:cut], then_close=True) == b""
 
 
-# -- frames that are no request
+# -- frames that are not a request
 
 
 @pytest.mark.parametrize("port", REMOTING)

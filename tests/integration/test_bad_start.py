@@ -134,8 +134,8 @@ def test_a_text_that_is_no_configuration_is_said_to_be_none(tmp_path: Path, verb
     text = tmp_path / "notes.txt"
     text.write_text("Remember to set the port.\nAnd the folder.\n")
     assert fails(verb, text) == (
-        f"{verb}: {text}: is no configuration file: line 1 ('Remember to set the port.') is not key=value, "
-        "and no line sets a key that is known here"
+        f"{verb}: {text}: is not a configuration file: line 1 ('Remember to set the port.') is not key=value"
+        ", and no line sets a key that is known here"
     )
 
 

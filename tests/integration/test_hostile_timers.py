@@ -1,4 +1,4 @@
-"""Records of the timer topic that are no timed messages, or damaged, stop no other."""
+"""Records of the timer topic that are not timed messages, or damaged, stop no other."""
 
 from __future__ import annotations
 

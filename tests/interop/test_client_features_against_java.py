@@ -125,7 +125,7 @@ async def test_requests_replies_and_traces(peer: Peer) -> None:
             output = await java
             assert "REPLY python: from java good" in output and "ANSWERED" in output, output[-3000:]
             sent = await producer.send(Message("questions", b"traced", keys="order-1", tags="a"))
-            with pytest.raises(ValueError, match="is no request"):
+            with pytest.raises(ValueError, match="is not a request"):
                 (record,) = [
                     message
                     async for message in QueueReader(namesrv, session=producer._session).messages("questions")

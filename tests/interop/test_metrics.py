@@ -1,7 +1,7 @@
 """Our metrics beside those of RocketMQ's own exporter: the same requests to both, then both are scraped.
 
 What dashboards and alerts written for RocketMQ go by must be the same: names, types, label keys, the values
-of labels that are no names of somebody's, and the bounds of buckets.
+of labels that are not names of somebody's, and the bounds of buckets.
 """
 
 from __future__ import annotations

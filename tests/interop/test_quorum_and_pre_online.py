@@ -228,7 +228,7 @@ async def test_strict_locks_of_a_mixed_set(peer: Peer, tmp_path: Path, who: str)
         await until(lambda: granted("c2"), "given back at both", JAVA_S)
         java.kill()
 
-        # One of two is no majority, for its owner neither.
+        # One of two is not a majority, for its owner neither.
         async def none() -> bool:
             return await lock(pairs, 1 - java_id, "c2") == []
 

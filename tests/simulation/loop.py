@@ -217,7 +217,7 @@ class SimLoop(asyncio.BaseEventLoop):
         return self.call_at(self.now + delay, callback, *args, context=context)
 
     def outside_at(self, when: float, callback: Callable[..., object], *args: Any) -> None:
-        """As `call_at`, but it is no host's: it happens whatever becomes of the caller's."""
+        """As `call_at`, but it is not a host's: it happens whatever becomes of the caller's."""
         self.call_at(when, callback, *args, context=contextvars.Context())
 
     def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> Any:

@@ -126,14 +126,14 @@ def test_what_cannot_be_compacted_is_an_error(session, archived, tmp_path):
     with pytest.raises(CompactError, match="must differ"):
         compact.run(session, path, path + "/")
     session.range(3).write.parquet(str(tmp_path / "other"))
-    with pytest.raises(CompactError, match="is no archive: it has no column"):
+    with pytest.raises(CompactError, match="is not an archive: it has no column"):
         compact.run(session, str(tmp_path / "other"), str(tmp_path / "table"))
 
 
 def test_a_table_that_is_no_archive_is_named(session, archived, topics, tmp_path):
     """Read with an archive's columns, it would have nulls in their place."""
     path, _ = archived
-    with pytest.raises(archive.ArchiveError, match=r"007 is no archive: it has no column 'topic'"):
+    with pytest.raises(archive.ArchiveError, match=r"007 is not an archive: it has no column 'topic'"):
         archive.read(session, f"{path}/topic=007")
     (tmp_path / "empty" / "_spark_metadata").mkdir(parents=True)  # of a topic without messages
     empty = str(tmp_path / "empty")

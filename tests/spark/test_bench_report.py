@@ -115,7 +115,7 @@ def test_the_command_writes_a_page(session, tmp_path):
     ("text", "why"),
     [
         ("", "is empty"),
-        ("{", "is no JSON: Input data was truncated"),
+        ("{", "is not JSON: Input data was truncated"),
         ('{"throughput": {}}', "has no figures of a benchmark: write it again"),
         ("[1]", "has no figures of a benchmark: write it again"),
         ('{"figures": []}', "Expected `array` of length >= 1 - at `$.figures`"),
@@ -123,7 +123,7 @@ def test_the_command_writes_a_page(session, tmp_path):
         ('{"figure": "a", "benchmark": 1}', "Expected `str`, got `int` - at `$.benchmark`"),
         (
             as_line(figure(OURS, 1)) + "\n" + as_line(figure(OURS, 1.5)).replace("1.5", '"fast"'),
-            ", line 2, is no figure of a benchmark: Expected `float`, got `str` - at `$.passes[0]`",
+            ", line 2, is not a figure of a benchmark: Expected `float`, got `str` - at `$.passes[0]`",
         ),
     ],
 )

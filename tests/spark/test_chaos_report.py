@@ -204,7 +204,7 @@ def test_a_bad_file_is_named_in_one_line(tmp_path):
     assert "No such file" in said(tmp_path / "nothing")
     for number, (text, why) in enumerate(
         (
-            ("{", "is no results.json of 'make chaos': Input data was truncated"),
+            ("{", "is not a results.json of 'make chaos': Input data was truncated"),
             ("{}", "missing required field `results`"),
             ('{"results": [{"system": 1}]}', "Expected `str`, got `int` - at `$.results[0].system`"),
         )
@@ -215,4 +215,4 @@ def test_a_bad_file_is_named_in_one_line(tmp_path):
         assert why in said(directory)
     directory = run(tmp_path / "run", scenario())
     (directory / "ours-2" / "history-kill.parquet").write_bytes(b"PAR1 is how it begins, and then")
-    assert "history-kill.parquet is no Parquet file: " in said(directory)
+    assert "history-kill.parquet is not a Parquet file: " in said(directory)

@@ -295,7 +295,7 @@ def test_an_audit_needs_a_history(session, topics, tmp_path):
     session.range(3).withColumnRenamed("id", "key").write.parquet(str(tmp_path / "numbers"))
     audit = ("audit", "-n", topics.namesrv, "-t", topic, "--history", tmp_path / "numbers")
     said = one_error(in_this_process(*audit))
-    assert said.endswith("numbers is no history of sends: it has no column 'status'")
+    assert said.endswith("numbers is not a history of sends: it has no column 'status'")
 
 
 def test_audit_says_what_is_lost_and_fails(session, topics, tmp_path):

@@ -328,4 +328,4 @@ def test_what_cannot_be_used_is_one_line(tmp_path: Path):
     assert json.loads(done.stdout)["notes"] == ["1 line of the events is damaged and left out"]
     assert "nothing tells of elections" in ran("failover-report", code=2).stderr
     assert "no time zone" in ran("failover-report", "--dir", tmp_path, "--log-zone", "Mars/X", code=2).stderr
-    assert "is no checkpoint" in ran("lag", "-n", "127.0.0.1:1", "--checkpoint", tmp_path, code=1).stderr
+    assert "is not a checkpoint" in ran("lag", "-n", "127.0.0.1:1", "--checkpoint", tmp_path, code=1).stderr

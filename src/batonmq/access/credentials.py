@@ -52,7 +52,7 @@ def _from_file(path: Path) -> Credentials:
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{path}: is no UTF-8 text") from None
+        raise ConfigError(f"{path}: is not UTF-8 text") from None
     values: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         stripped = line.strip()

@@ -245,7 +245,7 @@ async def _run(work: Work, session: Admin, out: Output, options: Any) -> None:
     except (NetError, AdminError) as error:
         raise click.ClickException(_one_line(str(error), error)) from None
     except UnicodeEncodeError as error:
-        raise click.ClickException(f"{error.object!r} is no text that can be sent as UTF-8") from None
+        raise click.ClickException(f"{error.object!r} is not text that can be sent as UTF-8") from None
 
 
 def _one_line(text: str, error: Exception) -> str:

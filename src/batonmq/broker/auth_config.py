@@ -1,6 +1,6 @@
 """Keys of a broker's `.conf` file that switch access control on (`AuthConfig` of RocketMQ).
 
-Users and their rights are no configuration: requests change them (`broker/auth/`). Values with passwords are
+Users and their rights are not configuration: requests change them (`broker/auth/`). Values with passwords are
 secret: no request and no option shows them.
 """
 

@@ -21,7 +21,7 @@ def required_body(request: Request, kind: type[T]) -> T:
     try:
         return decode_request(body, kind)
     except ValueError as error:
-        raise MQError(ResponseCode.SYSTEM_ERROR, f"the body is no {kind.__name__}: {error}") from None
+        raise MQError(ResponseCode.SYSTEM_ERROR, f"the body is not a {kind.__name__}: {error}") from None
 
 
 PAGE_SIZE: Final = 1000

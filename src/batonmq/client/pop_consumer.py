@@ -436,7 +436,7 @@ class PopConsumer:
                         self._acks.add(one)
                         continue
                     except (NetError, MQError) as error:
-                        log.warning("message %s is no dead letter yet: %s", message.message_id, error)
+                        log.warning("message %s is not a dead letter yet: %s", message.message_id, error)
                 again = True
                 await self._later(one, self._delay_s(level, message))
         if again and self._orderly:

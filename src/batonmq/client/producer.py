@@ -409,7 +409,7 @@ class Producer:
         Brokers with `recallMessageEnable=true` take it, until the message is due.
 
         Raises:
-            ValueError: that is no handle, or one of another topic.
+            ValueError: that is not a handle, or one of another topic.
             MQError: the broker refused it (NO_PERMISSION where recalling is off).
             NetError: the broker did not answer within the timeout.
         """
@@ -455,7 +455,7 @@ class Producer:
         """Reply to a request message. Returns when a broker has passed the reply on.
 
         Raises:
-            ValueError: the message is no request.
+            ValueError: the message is not a request.
             MQError: no broker could pass it on: the requester is gone, or its time is over.
             NetError: no broker answered.
         """

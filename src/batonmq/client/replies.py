@@ -132,7 +132,7 @@ class Requests:
 
 
 def _host(address: str) -> bytes:
-    """Packed; all zero for what is no address: the reply counts, not the way it took."""
+    """Packed; all zero for what is not an address: the reply counts, not the way it took."""
     try:
         return pack_address(address)
     except (ValueError, OSError):
@@ -157,7 +157,9 @@ class Replies:
         """Send the reply to a request message; see `Producer.reply`."""
         cluster = message.properties.get(PROPERTY_CLUSTER)
         if not wants_reply(message) or not cluster:
-            raise ValueError(f"message {message.message_id} of {message.topic} is no request: nobody waits")
+            raise ValueError(
+                f"message {message.message_id} of {message.topic} is not a request: nobody waits"
+            )
         session = self._session
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000

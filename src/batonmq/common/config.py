@@ -80,7 +80,7 @@ def changeable(default: Any) -> Any:
 def check_addresses(key: str, text: str) -> None:
     """For ``__post_init__``: raise `ConfigError` unless the value is empty or ``host:port;host:port``."""
     for part in split_addresses(text):
-        require(is_address(part), f"{key}={text}: {part!r} is no address, expected host:port")
+        require(is_address(part), f"{key}={text}: {part!r} is not an address, expected host:port")
 
 
 def check_limits(config: Any) -> None:

@@ -33,7 +33,7 @@ def _check_is_properties(lines: Sequence[PropertyLine], known: Container[str]) -
     if strange is not None and not any(line.key in known for line in lines):
         shown = f"{strange.key} {strange.value}"[:40].strip()
         raise ValueError(
-            f"is no configuration file: line {strange.number} ({shown!r}) is not key=value, "
+            f"is not a configuration file: line {strange.number} ({shown!r}) is not key=value, "
             "and no line sets a key that is known here"
         )
 
@@ -89,7 +89,7 @@ def load(
     the nearest known one: RocketMQ files carry keys that do not concern us.
 
     Raises:
-        NoConfigFile: the file is no properties file.
+        NoConfigFile: the file is not a properties file.
         ConfigError: the file cannot be read, a value does not fit its key, a relation of keys is broken, or
             access control is switched on for a program that has none.
     """

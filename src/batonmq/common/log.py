@@ -48,7 +48,7 @@ def set_up(
     """Direct all log lines of this process to ``file`` (rotated at ``max_bytes``), or to stderr.
 
     Raises:
-        ValueError: ``level`` is no level of `logging`.
+        ValueError: ``level`` is not a level of `logging`.
         OSError: the file cannot be opened.
     """
     handler: logging.Handler

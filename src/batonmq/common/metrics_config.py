@@ -65,12 +65,12 @@ class MetricsConfig:
         for name in self.labels:
             require(
                 _LABEL.match(name) is not None,
-                f"metricsLabel: {name!r} is no label name: letters, digits and _, no digit first",
+                f"metricsLabel: {name!r} is not a label name: letters, digits and _, no digit first",
             )
         for name, value in self.headers.items():
             require(
                 _HEADER.match(name) is not None,
-                f"metricsGrpcExporterHeader: {name!r} is no gRPC header name: letters, digits, - _ and .",
+                f"metricsGrpcExporterHeader: {name!r} is not a gRPC header name: letters, digits, - _ and .",
             )
             require(
                 not name.endswith("-bin"),

@@ -98,9 +98,9 @@ def _check_regular(path: Path) -> None:
     except ValueError as error:
         raise Unreadable(f"{str(path)!r}: cannot be read: {error}") from None
     if not stat.S_ISREG(found.st_mode):
-        raise Unreadable(f"{path}: is no file")
+        raise Unreadable(f"{path}: is not a file")
     if found.st_size > MAX_BYTES:
-        raise Unreadable(f"{path}: is no configuration file: it has {found.st_size} bytes")
+        raise Unreadable(f"{path}: is not a configuration file: it has {found.st_size} bytes")
 
 
 def _text(path: Path) -> str:
@@ -113,7 +113,7 @@ def _text(path: Path) -> str:
             while len(data) <= MAX_BYTES:
                 piece = file.read(MAX_BYTES + 1 - len(data))
                 if piece is None:
-                    raise Unreadable(f"{path}: is no configuration file: it has no end yet")
+                    raise Unreadable(f"{path}: is not a configuration file: it has no end yet")
                 if not piece:
                     return data.decode()
                 data += piece
@@ -121,7 +121,7 @@ def _text(path: Path) -> str:
         raise Unreadable(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from None
-    raise Unreadable(f"{path}: is no configuration file: it has more than {MAX_BYTES} bytes")
+    raise Unreadable(f"{path}: is not a configuration file: it has more than {MAX_BYTES} bytes")
 
 
 def _without_waiting(path: str, flags: int) -> int:
@@ -135,7 +135,7 @@ def _check_keys(path: Path, text: str) -> None:
     except ValueError:
         return  # `load` says what is wrong
     if keys.isdisjoint(keys_of((BrokerConfig, StoreConfig, HAConfig))):
-        raise NoConfigFile(f"{path}: is no configuration file: no line sets a key that is known here")
+        raise NoConfigFile(f"{path}: is not a configuration file: no line sets a key that is known here")
 
 
 def _listeners(config: BrokerConfig, ha: HAConfig) -> Iterable[Listener]:

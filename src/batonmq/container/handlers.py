@@ -65,8 +65,8 @@ class ContainerHandlers:
             await self._container.add(path, directories=self._directories_for(path))
         except NoConfigFile:
             # A request may name any file that this process can read: answer and log show no contents.
-            log.warning("addBroker client=%s: %s is no configuration file", peer, path[:SHOWN])
-            raise _failed(f"addBroker properties empty: {path} is no configuration file") from None
+            log.warning("addBroker client=%s: %s is not a configuration file", peer, path[:SHOWN])
+            raise _failed(f"addBroker properties empty: {path} is not a configuration file") from None
         except Unreadable as error:
             log.warning("addBroker client=%s: %s", peer, error)
             raise _failed(f"addBroker properties empty: {error}") from None
@@ -93,7 +93,7 @@ class ContainerHandlers:
         try:
             changes = parse_properties(bytes(request.command.body).decode())
         except (UnicodeDecodeError, ConfigError) as error:
-            raise _failed(f"the body is no properties text: {error}") from None
+            raise _failed(f"the body is not properties text: {error}") from None
         if not self.config.protected_keys.isdisjoint(changes):
             raise MQError(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
         known, changeable = keys_of((ContainerConfig,)), changeable_keys(ContainerConfig)

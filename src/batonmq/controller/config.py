@@ -207,4 +207,4 @@ def _split(text: str, separator: str) -> list[str]:
 def check_address(key: str, address: str) -> None:
     """Raises ConfigError unless it is host:port."""
     if not is_address(address):
-        raise ConfigError(f"{key}: {address!r} is no address, expected host:port")
+        raise ConfigError(f"{key}: {address!r} is not an address, expected host:port")

@@ -206,7 +206,7 @@ def _unreadable(data: bytes, error: Exception) -> NewerEntry | ForeignEntry:
     unknown = [tag for tag in tags if tag not in _TAGS]
     if head is not None and head.version > 0 and unknown:
         return _newer(f"the event {unknown[0][:32]!r}")
-    return ForeignEntry(f"{len(data)} bytes that are no event of the controllers: {error}")
+    return ForeignEntry(f"{len(data)} bytes that are not an event of the controllers: {error}")
 
 
 def _newer(what: str) -> NewerEntry:

@@ -205,7 +205,7 @@ class ControllerMachine:
         broker_set = self.broker_sets.get(name)
         if broker_id < FIRST_BROKER_ID or not name:
             return refusal(
-                ResponseCode.CONTROLLER_BROKER_ID_INVALID, f"{broker_id} of {name!r} is no broker id"
+                ResponseCode.CONTROLLER_BROKER_ID_INVALID, f"{broker_id} of {name!r} is not a broker id"
             )
         if broker_set is None and broker_id != FIRST_BROKER_ID:
             return refusal(

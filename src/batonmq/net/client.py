@@ -43,7 +43,7 @@ def split_address(address: str) -> tuple[str, int]:
 def _reason(error: OSError | UnicodeError) -> str:
     """The system's own words for `error`: the event loops wrap them differently."""
     if isinstance(error, UnicodeError):
-        return "is no host name"
+        return "is not a host name"
     if (
         isinstance(error, ConnectionResetError) and not error.errno
     ):  # raised by the event loop's TLS, not by the system

@@ -7,7 +7,7 @@ import resource
 from typing import Final
 
 RESERVE: Final = 512
-"""Descriptors for all that is no accepted connection: files, connections made to others, pipes."""
+"""Descriptors for all that is not an accepted connection: files, connections made to others, pipes."""
 
 
 def raise_file_limit(connections: int) -> int:

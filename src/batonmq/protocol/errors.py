@@ -57,7 +57,7 @@ class NotLeaderError(StaleRouteError):
 
 
 class FrameError(Exception):
-    """Bytes that are no remoting frame; the connection they came on is no longer usable."""
+    """Bytes that are not a remoting frame; the connection they came on is no longer usable."""
 
 
 _CLASSES: dict[int, type[MQError]] = {

@@ -71,7 +71,7 @@ def decode(data: bytes | bytearray | memoryview, kind: type[T]) -> T:
     """Read a body.
 
     Raises:
-        BodyError: the bytes are no JSON of that shape; the message says where.
+        BodyError: the bytes are not JSON of that shape; the message says where.
     """
     object_keys = _has_object_keys(kind)
     if not object_keys:
@@ -100,7 +100,7 @@ MAX_MEMBERS = 1_000_000
 """Of a request's body: some hundred thousand topics in one registration; read in less than half a second."""
 MAX_DIALECT_MEMBERS = 20_000
 MAX_DIALECT_BYTES = 1 << 20
-"""Of a request's body that is no standard JSON, which is read many times as slowly. No request is in Java's
+"""Of a request's body that is not standard JSON, which is read many times as slowly. No request is in Java's
 dialect, but for the maps of static topics in a registration."""
 
 

@@ -122,7 +122,7 @@ class _Pieces:
         value: int = _INT.unpack_from(self._data, self._at)[0]
         self._at += 4
         if not 0 <= value <= len(self._data) - self._at:
-            raise BodyError(f"compressed registration: {value} is no length or count")
+            raise BodyError(f"compressed registration: {value} is not a length or count")
         return value
 
     def topics(self) -> int:

@@ -198,7 +198,7 @@ class ReadReply(msgspec.Struct, array_like=True, tag=13):
 
 
 class NotMember(msgspec.Struct, array_like=True, tag=14):
-    """ "You ask for votes, but by the membership at ``index``, which is committed, you are no member." """
+    """ "You ask for votes, but by the membership at ``index``, which is committed, you are not a member." """
 
     term: Number
     index: Number
@@ -258,7 +258,7 @@ def encode(value: Envelope | Members) -> bytes:
 def decode_envelope(payload: bytes | memoryview) -> Envelope:
     """Raises NewerWireVersion for an envelope of a newer version, and
     msgspec.DecodeError or msgspec.ValidationError for anything that is not an envelope, and for one
-    with what no node sends: an entry whose kind is MEMBERS but that is no membership, a membership that no
+    with what no node sends: an entry whose kind is MEMBERS but that is not a membership, a membership that no
     change leads to, a snapshot of a later term than its sender's."""
     try:
         try:

@@ -105,5 +105,5 @@ class NameServers:
             return address, error.reason
         except MQError as error:
             if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                return address, "something listens there, but it is no name server"
+                return address, "something listens there, but it is not a name server"
         return address, None

@@ -40,7 +40,7 @@ class TopicRoute:
 
     def broker_of(self, queue: MessageQueue) -> str:
         """Name of the broker that serves a queue; empty while none does. The name in a logical queue itself
-        is no broker's."""
+        is not a broker's."""
         return self.leaders.get(queue, "") if self.leaders else queue.broker_name
 
     def master(self, broker_name: str) -> str | None:

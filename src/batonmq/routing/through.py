@@ -36,5 +36,5 @@ async def call_through(
     try:
         command = decode_single(answer.body)
     except FrameError as error:
-        raise ConnectionLost(address, f"what it passed on is no answer: {error}") from error
+        raise ConnectionLost(address, f"what it passed on is not an answer: {error}") from error
     return read_response(type(header), command, accept)

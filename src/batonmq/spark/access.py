@@ -22,7 +22,7 @@ class ClientAccess(TypedDict):
 class Access:
     """TLS and the user of a cluster; the defaults are plain text and unsigned requests.
 
-    It is no part of a job's identity in its state directory: certificates and secrets change, and a secret
+    It is not part of a job's identity in its state directory: certificates and secrets change, and a secret
     must not be stored there.
     """
 

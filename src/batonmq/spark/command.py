@@ -167,7 +167,7 @@ class Number(click.FloatRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
-            self.fail(f"{value} is no number.", param, ctx)
+            self.fail(f"{value} is not a number.", param, ctx)
         return number
 
 
@@ -175,7 +175,7 @@ def iso_date(_: click.Context, parameter: click.Parameter, text: str | None) -> 
     try:
         return None if text is None else date.fromisoformat(text).isoformat()
     except ValueError:
-        raise click.BadParameter(f"{text!r} is no date such as 2026-11-24") from None
+        raise click.BadParameter(f"{text!r} is not a date such as 2026-11-24") from None
 
 
 def show_progress(done: int, total: int) -> None:

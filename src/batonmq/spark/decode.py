@@ -349,7 +349,7 @@ def _timestamps(milliseconds: Any) -> pa.Array:
 
 
 def text_of(values: pa.Array) -> pa.Array:
-    """Binary as string; bytes that are no UTF-8 become U+FFFD, as in Java."""
+    """Binary as string; bytes that are not UTF-8 become U+FFFD, as in Java."""
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:

@@ -429,7 +429,7 @@ def topic_pattern(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise OptionError(f"option 'subscribePattern' is no regular expression: {error}") from None
+        raise OptionError(f"option 'subscribePattern' is not a regular expression: {error}") from None
     return text
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 TEMPLATE = Path(__file__).with_name("report.html.j2")
 PAGE = click.Path(dir_okay=False, path_type=Path)
 FILE_WIDTH = 240
-"""Most columns of a table where the output is no terminal."""
+"""Most columns of a table where the output is not a terminal."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -562,7 +562,7 @@ class MessageStore:
             self._release()
 
     def _flush_patiently(self) -> None:
-        """A last `flush_queues`; too many open files are no failed disk, and may be fewer soon."""
+        """A last `flush_queues`; too many open files are not a failed disk, and may be fewer soon."""
         deadline = time.monotonic() + FILES_PATIENCE_S
         noted = False
         while True:

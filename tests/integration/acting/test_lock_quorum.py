@@ -78,7 +78,7 @@ async def test_votes_outlive_a_restart_and_a_lost_majority_grants_nothing(tmp_pa
         pairs.kill("a", 1)
         await pairs.restart("a", 1)
         await until(lambda: _registered(pairs, {1}), "slave 1 is there again")
-        assert await lock(pairs, 1, "c1") == [], "one of three is no majority"
+        assert await lock(pairs, 1, "c1") == [], "one of three is not a majority"
         await pairs.restart("a", 2)
         await until(lambda: _registered(pairs, {1, 2}), "slave 2 is there again")
         for broker_id in (1, 2):

@@ -106,7 +106,7 @@ def fail_to_sync_the_log(monkeypatch: pytest.MonkeyPatch, error: Callable[[], in
 async def test_a_stop_with_too_many_open_files_waits_for_some_to_close(
     start: Starter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other brokers of the process may use them up for a moment; that is no failed disk."""
+    """Other brokers of the process may use them up for a moment; that is not a failed disk."""
     errors = [errno.EMFILE] * 3
     monkeypatch.setattr(store, "FILES_AGAIN_S", 0.01)
     rig = await start(flush_disk_type=FlushDiskType.ASYNC_FLUSH)

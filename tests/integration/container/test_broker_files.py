@@ -19,8 +19,10 @@ async def test_a_file_that_is_no_configuration_is_not_shown(
 ) -> None:
     (tmp_path / "env").write_text(text)
     async with container() as node:
-        await refused(node.add(tmp_path / "env"), ResponseCode.SYSTEM_ERROR, "env is no configuration file")
-    assert "env is no configuration file" in caplog.text and "swordfish" not in caplog.text
+        await refused(
+            node.add(tmp_path / "env"), ResponseCode.SYSTEM_ERROR, "env is not a configuration file"
+        )
+    assert "env is not a configuration file" in caplog.text and "swordfish" not in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -28,11 +30,11 @@ async def test_a_file_that_is_no_configuration_is_not_shown(
     [
         ("", ["addBroker config path is empty"]),
         ("missing.conf", ["addBroker properties empty", "missing.conf: cannot be read: No such file"]),
-        ("../../../../../../../../dev/zero", ["addBroker properties empty", "is no file"]),
-        ("/", ["addBroker properties empty", "is no file"]),
+        ("../../../../../../../../dev/zero", ["addBroker properties empty", "is not a file"]),
+        ("/", ["addBroker properties empty", "is not a file"]),
         ("a\0b", ["addBroker properties empty", "null byte"]),
         ("x" * 5000, ["addBroker properties empty", "the path is too long"]),
-        ("/etc/passwd", ["addBroker properties empty: /etc/passwd is no configuration file"]),
+        ("/etc/passwd", ["addBroker properties empty: /etc/passwd is not a configuration file"]),
     ],
 )
 async def test_a_path_that_leads_to_no_broker_file_is_refused(text: str, words: list[str]) -> None:

@@ -103,7 +103,7 @@ async def test_our_tools_add_and_remove_brokers(tmp_path: Path) -> None:
             done = await admin("removeBroker", *where, words)
             assert done.returncode == 1 and "write clusterName:brokerName:brokerId" in done.stderr
         done = await admin("addBroker", "-c", a.address, "-b", str(b.path))
-        assert done.returncode == 1 and f"{a.address} is no broker container" in done.stderr
+        assert done.returncode == 1 and f"{a.address} is not a broker container" in done.stderr
         assert len(done.stderr.splitlines()) == 1
         done = await admin("getBrokerConfig", "-b", container.address, "--json")
         assert done.returncode == 0 and str(a.path) in done.stdout
@@ -116,7 +116,7 @@ async def test_our_tools_add_and_remove_brokers(tmp_path: Path) -> None:
     [
         ("listenPort=70000", "listenPort=70000: must be at most 65535"),
         ("containerProcesses=0", "containerProcesses=0: must be at least 1"),
-        ("namesrvAddr=nowhere", "namesrvAddr=nowhere: 'nowhere' is no address"),
+        ("namesrvAddr=nowhere", "namesrvAddr=nowhere: 'nowhere' is not an address"),
         ("tls.server.mode=enforcing", "tls.server.mode=enforcing needs tls.server.certPath"),
     ],
 )

@@ -97,5 +97,5 @@ async def test_the_containers_configuration_can_be_read_and_some_keys_changed(tm
         await refused(
             change(b"fileReservedTime=1"), ResponseCode.SYSTEM_ERROR, "unknown key fileReservedTime"
         )
-        await refused(change(b"\xff\xfe"), ResponseCode.SYSTEM_ERROR, "no properties text")
+        await refused(change(b"\xff\xfe"), ResponseCode.SYSTEM_ERROR, "not properties text")
         assert file.read_text() == "listenPort=0\n"

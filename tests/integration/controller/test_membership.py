@@ -219,7 +219,7 @@ async def run(*words: str) -> Result:
 async def test_the_removal_of_a_controller_that_is_no_member_fails(operator: Operator) -> None:
     result = await run("removeController", "-a", operator.addresses, "-i", "n7")
     assert result.exit_code == 1
-    assert "n7 is no member of g, whose members are n0, n1, n2" in result.output
+    assert "n7 is not a member of g, whose members are n0, n1, n2" in result.output
     assert await operator.voters() == {"n0", "n1", "n2"}
 
 
@@ -264,7 +264,7 @@ async def test_what_would_be_a_mistake_is_refused(
     for node_id, address, complaint in [
         ("n0", "127.0.0.1:1", "n0 is a member already"),
         ("n4", f"127.0.0.1:{operator.group.ports[1]}", "is the address of n1"),
-        ("n4", "here", "is no address"),
+        ("n4", "here", "is not an address"),
         ("", "127.0.0.1:1", "needs an id"),
     ]:
         with pytest.raises(MQError, match=complaint):
@@ -281,7 +281,9 @@ async def test_what_would_be_a_mistake_is_refused(
         await operator.remove(followers[1].topology.self_id)  # the one that lives
     assert leader.leading and len(leader.node.members.voters) == 3
     await operator.remove(followers[0].topology.self_id)
-    await until(lambda: founder.membership.standing == "removed", "the group has said that n3 is no member")
+    await until(
+        lambda: founder.membership.standing == "removed", "the group has said that n3 is not a member"
+    )
     with pytest.raises(AdminError, match="was not started to join it"):
         await operator.add(founder)
     lines = [record.getMessage() for record in caplog.records if "controller n3 " in record.getMessage()]

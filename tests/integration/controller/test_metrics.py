@@ -166,7 +166,7 @@ async def test_followers_show_their_role_and_who_lives_but_only_the_leader_count
     assert sums(led)["role"] == 3 and sums(followed)["role"] == 2
     assert sums(led)["active_broker_num"] == sums(followed)["active_broker_num"] == 2
     assert sums(led)["election_total"] == 2 and sums(followed)["election_total"] == 0
-    # Raft's own messages, on the same port, are no requests.
+    # Raft's own messages, on the same port, are not requests.
     assert sums(led)["request_total"] == 10
     assert sums(followed)["request_total"] == 1
 

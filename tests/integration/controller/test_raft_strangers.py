@@ -301,7 +301,7 @@ async def test_raft_with_certificates_beside_brokers_without(
 
 
 async def garbage(controllers: Controllers) -> None:
-    """Bytes that are no frame, a frame that says it is 2 GiB, half a frame; in plain text."""
+    """Bytes that are not a frame, a frame that says it is 2 GiB, half a frame; in plain text."""
     command = Command(RaftMessage("g", "n0").code, RaftMessage("g", "n0").to_ext())
     for address in controllers.raft_addresses:
         for data in (os.urandom(1 << 16), b"\x7f\xff\xff\xff" + bytes(1 << 16), encode(command)[:-3]):
@@ -313,7 +313,7 @@ async def test_garbage_in_plain_text(separate: Controllers) -> None:
 
 
 async def nonsense(controllers: Controllers, tls: ssl.SSLContext) -> None:
-    """Of one who knows the secret: payloads that are no envelope, and envelopes for somebody else."""
+    """Of one who knows the secret: payloads that are not an envelope, and envelopes for somebody else."""
     lock = SharedSecret(SECRET)
     stranger = Stranger(tls, lock)
     for target, address in zip(controllers.ids, controllers.raft_addresses, strict=True):

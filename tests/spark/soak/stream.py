@@ -97,7 +97,7 @@ class Stream:
             self.verdict.acked += found.acked
             self.verdict.stored += len(topic)
         for topic_name in self.table.parts.keys() - {load.topic for load in loads}:
-            self.failures.append(f"the table has rows of {topic_name}, which is no topic of this run")
+            self.failures.append(f"the table has rows of {topic_name}, which is not a topic of this run")
 
     async def stop(self) -> None:
         await self._leave()
@@ -126,7 +126,7 @@ class Stream:
                 await self._restart()
                 end_s = None
             elif self._paused.is_set() or self._committed() <= self._began_at:
-                continue  # the end of a driver that has done nothing yet is no test
+                continue  # the end of a driver that has done nothing yet is not a test
             elif end_s is None:
                 end_s = time.monotonic() + self._rng.uniform(*self._pause_s)
             elif time.monotonic() > end_s:

@@ -160,7 +160,7 @@ async def test_of_two_changes_at_once_the_file_and_the_broker_have_the_same_last
         (b"initAuthenticationUser={}", 1, "initAuthenticationUser cannot be set"),
         (b"listenPort=1", 1, "listenPort cannot change while the broker runs"),
         (b"storePathRootDir=/x", 1, "storePathRootDir cannot change while the broker runs"),
-        (b"\xff\xfe", 1, "no properties text"),
+        (b"\xff\xfe", 1, "not properties text"),
     ],
 )
 async def test_a_bad_change_is_refused_whole_in_one_line(

@@ -47,7 +47,7 @@ def test_a_roll_window_outside_the_wheel_is_the_wheel() -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "1.5", "1_000", " 1", "0x1", "9223372036854775808", "\u0661"])
 def test_text_that_java_takes_for_no_number(text: str) -> None:
-    with pytest.raises(ValueError, match="is no number"):
+    with pytest.raises(ValueError, match="is not a number"):
         parse_long(text)
 
 

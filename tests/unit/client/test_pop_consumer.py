@@ -261,7 +261,7 @@ async def test_stop_gives_back_what_no_handler_has_begun() -> None:
             await begun.wait()
         assert seen == [b"0"] and broker.acks == [("t", 0, 0)]
         assert len(broker.changes) == 4 and {change.invisible_time for change in broker.changes} == {1}
-        assert all(change.suspend for change in broker.changes), "that was no failed attempt"
+        assert all(change.suspend for change in broker.changes), "that was not a failed attempt"
 
 
 async def test_stop_gives_back_what_a_broker_hands_out_meanwhile() -> None:

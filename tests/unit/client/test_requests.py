@@ -207,7 +207,7 @@ async def test_what_is_no_request_cannot_be_replied_to() -> None:
     async with FakeCluster() as cluster:
         await replying(cluster)
         async with Producer("g", cluster.namesrv) as producer:
-            with pytest.raises(ValueError, match="is no request"):
+            with pytest.raises(ValueError, match="is not a request"):
                 await producer.reply(message, b"y")
             message.properties = {"REPLY_TO_CLIENT": "gone", "CORRELATION_ID": "1", "CLUSTER": "c"}
             with pytest.raises(MQError, match="channel of <gone> not found"):

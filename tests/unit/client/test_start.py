@@ -70,7 +70,7 @@ async def strange() -> AsyncIterator[dict[str, str]]:
         ("an unknown host", ""),
         ("a silent port", "no answer"),
         ("a web server", "connection"),
-        ("a broker", "something listens there, but it is no name server"),
+        ("a broker", "something listens there, but it is not a name server"),
     ],
 )
 async def test_a_wrong_address_is_reported_at_the_start(

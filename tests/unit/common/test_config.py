@@ -34,7 +34,7 @@ class Net:
     auto_create_topic_enable: bool = True
 
     def __post_init__(self) -> None:
-        require(0 <= self.listen_port < 65536, f"listenPort={self.listen_port} is no port")
+        require(0 <= self.listen_port < 65536, f"listenPort={self.listen_port} is not a port")
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ BAD = [
     ("autoCreateTopicEnable=maybe", ["autoCreateTopicEnable=maybe", "true or false"]),
     ("flushDiskType=FAST", ["flushDiskType=FAST", "SYNC_FLUSH", "ASYNC_FLUSH"]),
     ("ratio=x", ["ratio=x", "number"]),
-    ("listenPort=70000", ["broker.conf", "listenPort=70000 is no port"]),
+    ("listenPort=70000", ["broker.conf", "listenPort=70000 is not a port"]),
     ("a=\\uzzzz", ["broker.conf", "\\u"]),
 ]
 
@@ -156,7 +156,7 @@ def test_a_file_of_something_else_is_refused_in_one_line(
 ) -> None:
     with pytest.raises(ConfigError) as caught:
         load(write(tmp_path, text), Net)
-    assert "broker.conf: is no configuration file: line" in str(caught.value)
+    assert "broker.conf: is not a configuration file: line" in str(caught.value)
     assert "is not key=value" in str(caught.value) and "\n" not in str(caught.value)
     assert not caplog.records
 

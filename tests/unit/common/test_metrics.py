@@ -491,8 +491,8 @@ async def test_a_label_without_a_value_is_absent_in_otlp_as_in_rocketmq(receiver
         ({"metricsExporterType": "OTLP_GRPC"}, "needs metricsGrpcExporterTarget"),
         ({"metricsPromExporterPort": "70000"}, "metricsPromExporterPort=70000"),
         ({"metricsLabel": "zone"}, "metricsLabel=zone: .* has no colon"),
-        ({"metricsLabel": "my-zone:a"}, "'my-zone' is no label name"),
-        ({"metricsGrpcExporterHeader": "bad name:a"}, "'bad name' is no gRPC header name"),
+        ({"metricsLabel": "my-zone:a"}, "'my-zone' is not a label name"),
+        ({"metricsGrpcExporterHeader": "bad name:a"}, "'bad name' is not a gRPC header name"),
         ({"metricsGrpcExporterHeader": "token-bin:YQ=="}, "token-bin: names that end with -bin"),
         (
             {"metricsGrpcExporterHeader": "authorization:s3cret-\xe4"},

@@ -98,8 +98,8 @@ def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "large").write_bytes(b"#" * (1 << 20) + b"\n")
     for name, said in {
         "missing": "No such file",
-        "pipe": "is no file",
-        ".": "is no file",
+        "pipe": "is not a file",
+        ".": "is not a file",
         "large": "1048577 bytes",
         "nul\0": "embedded null byte",
         "x" * 300: "File name too long",
@@ -137,7 +137,7 @@ def test_a_file_without_an_end_is_not_waited_for(tmp_path: Path, monkeypatch: py
 
 
 def test_other_text_is_no_configuration(tmp_path: Path) -> None:
-    with pytest.raises(NoConfigFile, match="is no configuration file"):
+    with pytest.raises(NoConfigFile, match="is not a configuration file"):
         read(tmp_path, "root:x:0:0:root:/root:/bin/bash\nsecret words of another file\n")
 
 

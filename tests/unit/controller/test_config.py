@@ -53,15 +53,15 @@ def test_jraft_family(tmp_path: Path) -> None:
         ("controllerDLegerPeers=n0-h:1\ncontrollerDLegerSelfId=n9\n", "controllerDLegerSelfId=n9"),
         ("controllerDLegerPeers=n0:h:1\ncontrollerDLegerSelfId=n0\n", "expected id-host:port"),
         ("controllerDLegerPeers=n0-h:1;n0-h:2\ncontrollerDLegerSelfId=n0\n", "appears twice"),
-        ("controllerDLegerPeers=n0-h\ncontrollerDLegerSelfId=n0\n", "is no address"),
-        ("controllerDLegerPeers=n0-h:70000\ncontrollerDLegerSelfId=n0\n", "is no address"),
+        ("controllerDLegerPeers=n0-h\ncontrollerDLegerSelfId=n0\n", "is not an address"),
+        ("controllerDLegerPeers=n0-h:70000\ncontrollerDLegerSelfId=n0\n", "is not an address"),
         ("controllerType=jRaft\njRaftServerId=x:1\n", "jRaftServerId=x:1"),
         (
             "controllerDLegerPeers=n3-h:1\ncontrollerDLegerSelfId=n3\ncontrollerJoinRunningGroup=true\n",
             "name the controllers of the running group, too",
         ),
         ("controllerType=jRaft\njRaftInitConf=localhost:9880\n", "names 3 controllers, jRaftInitConf 1"),
-        ("controllerType=jRaft\njRaftInitConf=localhost\n", "is no address"),
+        ("controllerType=jRaft\njRaftInitConf=localhost\n", "is not an address"),
     ],
 )
 def test_a_group_that_does_not_fit_is_named(tmp_path: Path, text: str, complaint: str) -> None:

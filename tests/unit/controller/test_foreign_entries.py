@@ -1,4 +1,4 @@
-"""Log entries that are no events of the controllers: from a peer, and in the log of the disk."""
+"""Log entries that are not events of the controllers: from a peer, and in the log of the disk."""
 
 from __future__ import annotations
 

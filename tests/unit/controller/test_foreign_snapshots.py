@@ -1,4 +1,4 @@
-"""Snapshots whose contents are no controllers' state: from a peer, and on the disk."""
+"""Snapshots whose contents are not controllers' state: from a peer, and on the disk."""
 
 from __future__ import annotations
 

@@ -190,7 +190,7 @@ async def test_heartbeats_that_nobody_waits_for_go_later_but_delay_no_other() ->
         mine.submit_beat(beat(number))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    assert len(log.entries) == 1, "so many are no reason to hurry"
+    assert len(log.entries) == 1, "so many are not a reason to hurry"
     began = loop.time()
     mine.submit_beat(beat(MIN_BATCH), outcomes.append)
     await settle(lambda: len(outcomes) == 1)

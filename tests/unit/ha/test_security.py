@@ -183,7 +183,7 @@ async def test_who_has_no_certificate_of_ours_gets_and_moves_nothing(replicas, c
     if who in ("another authority", "expired"):
         issuer, days = (other_ca, 2) if who == "another authority" else (ca, -1)
         context.load_cert_chain(*issuer.issue(who.split()[0], days=days))
-    data = b"\x16\x03garbage that is no hello" * 20 if who == "garbage" else FORGED
+    data = b"\x16\x03garbage that is not a hello" * 20 if who == "garbage" else FORGED
     said = await say(master, data, None if who in ("plain", "garbage") else context)
     assert b"confidential" not in said
     await until(lambda: any("replication port: 127.0.0.1" in line for line in caplog.messages))
@@ -223,7 +223,7 @@ async def test_links_of_unregistered_slaves_make_room_for_replicas(replicas, mon
     end = master.put(b"x")
     await until(lambda: master.store.confirm_offset == end)
     assert len(master.ha.listener.links) <= 8
-    assert master.ha.acked_by(3) == -1, "forty unregistered slaves are no third copy"
+    assert master.ha.acked_by(3) == -1, "forty unregistered slaves are not a third copy"
     assert [r.broker_id for r in master.ha.replicas() if r.in_sync] == [2]
     for writer in writers:
         writer.close()

@@ -266,7 +266,7 @@ def test_garbage_and_silence_instead_of_a_handshake_are_ended(certificate: tuple
     async def main() -> None:
         server = make_server(TlsConfig(server_cert_path=cert, server_key_path=key), idle_timeout_ms=150)
         await server.start()
-        for first in (b"\x16garbage that is no hello" * 20, b""):
+        for first in (b"\x16garbage that is not a hello" * 20, b""):
             reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
             writer.write(first)
             try:

@@ -1,4 +1,4 @@
-"""Bodies: what the real fastjson wrote, both ways, and what is no body."""
+"""Bodies: what the real fastjson wrote, both ways, and what is not a body."""
 
 from __future__ import annotations
 

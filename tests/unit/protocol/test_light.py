@@ -1,4 +1,4 @@
-"""Light queues in the properties of a message: names, offsets, and what is no light queue."""
+"""Light queues in the properties of a message: names, offsets, and what is not a light queue."""
 
 from __future__ import annotations
 

@@ -33,14 +33,14 @@ def test_a_file_and_a_directory_as_spark_writes_it_are_histories(tmp_path: Path)
 
 
 def test_what_is_no_history_says_why(tmp_path: Path) -> None:
-    with pytest.raises(NoHistory, match="is no history of sends: there is no Parquet file in it"):
+    with pytest.raises(NoHistory, match="is not a history of sends: there is no Parquet file in it"):
         check_history(tmp_path)
     write(tmp_path / "part-0.parquet", *COLUMNS)
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "read.me").write_text("no Parquet")
-    with pytest.raises(NoHistory, match=r"is no history of sends: notes/read.me is no Parquet file"):
+    with pytest.raises(NoHistory, match=r"is not a history of sends: notes/read.me is not a Parquet file"):
         check_history(tmp_path)
-    with pytest.raises(NoHistory, match="is no history of sends: it is no Parquet file"):
+    with pytest.raises(NoHistory, match="is not a history of sends: it is not a Parquet file"):
         check_history(tmp_path / "notes" / "read.me")
     write(tmp_path / "several" / "one" / "part-0.parquet", *COLUMNS)
     write(tmp_path / "several" / "two" / "part-0.parquet", *COLUMNS)
@@ -60,7 +60,7 @@ def test_a_job_says_so_in_one_line_before_spark_starts(
     done = CliRunner().invoke(spark, [*job, "--history", str(tmp_path)])
     assert (done.exit_code, done.stderr) == (
         1,
-        f"Error: {tmp_path} is no history of sends: there is no Parquet file in it\n",
+        f"Error: {tmp_path} is not a history of sends: there is no Parquet file in it\n",
     )
 
 

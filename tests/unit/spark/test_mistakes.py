@@ -28,8 +28,8 @@ LATER, EARLIER = "2026-11-24T10:00", "2026-11-24T09:00"
         (("dlq", *N, "-g", "a b"), "contains illegal characters"),
         (("dlq", *N, "-g", "g", "--rate", "5"), "--state and --rate are for --redrive"),
         (("audit", *N, "-t", "a", "--history", ".", "--store", "."), "--store is needed twice or more"),
-        (("skew", *N, "-t", "a", "--max-share", "nan"), "is no number"),
-        (("lag", *N, "-t", "a", "--every", "nan"), "is no number"),
+        (("skew", *N, "-t", "a", "--max-share", "nan"), "is not a number"),
+        (("lag", *N, "-t", "a", "--every", "nan"), "is not a number"),
     ],
 )
 def test_a_mistake_is_named_before_anybody_is_asked(

@@ -285,7 +285,7 @@ def test_times_must_name_every_queue_and_no_other():
     ("options", "problem"),
     [
         ({"subscribe": "a", "subscribePattern": "b"}, "give one of"),
-        ({"subscribePattern": "("}, "no regular expression"),
+        ({"subscribePattern": "("}, "not a regular expression"),
         ({"subscribe": "a", "startingOffsetsByTimestamp": '{"a": {"b:0": -1}}'}, "must be like"),
         ({"subscribe": "a", "startingOffsetsByTimestamp": "[]"}, "must be like"),
         (

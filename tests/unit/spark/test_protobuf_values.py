@@ -269,7 +269,7 @@ def recursive() -> FileDescriptorSet:
         (nested(63), "deep.M0", "field deep.M62.list is nested too deep: Arrow has at most 64 levels"),
         (nested(2_000), "deep.M0", "is nested too deep: Arrow has at most 64 levels"),
         (names_in_two_cases(), None, "message shop.Order.Line: 'item' and 'ITEM' are one name for Spark"),
-        (map_without_values(), None, "field shop.Order.prices is no map: it has no 'value'"),
+        (map_without_values(), None, "field shop.Order.prices is not a map: it has no 'value'"),
     ],
 )
 def test_schemas_that_cannot_be_used_are_named(

@@ -323,14 +323,18 @@ def test_the_ledger_is_beside_the_checkpoint_or_where_the_options_say(
     ("options", "streaming", "problem"),
     [
         ({}, True, "needs the option 'checkpointLocation'"),
-        ({"checkpointLocation": "hdfs://n/c"}, True, "is no directory of the driver"),
-        ({"checkpointLocation": "relative"}, True, "no absolute path"),
+        ({"checkpointLocation": "hdfs://n/c"}, True, "is not a directory of the driver"),
+        ({"checkpointLocation": "relative"}, True, "not an absolute path"),
         ({"checkpointLocation": "/c", "transactionId": "x"}, True, "'transactionId' is for batch jobs"),
         ({}, False, "needs the options 'transactionLocation'"),
         ({"transactionId": "x"}, False, "needs the options 'transactionLocation'"),
         ({"transactionLocation": "/t"}, False, "needs the options 'transactionLocation'"),
         ({"transactionLocation": "/t", "transactionId": "../x"}, False, "'../x' is not a name"),
-        ({"transactionLocation": "s3://b/t", "transactionId": "x"}, False, "is no directory of the driver"),
+        (
+            {"transactionLocation": "s3://b/t", "transactionId": "x"},
+            False,
+            "is not a directory of the driver",
+        ),
     ],
 )
 def test_a_ledger_that_the_driver_cannot_reach_is_named(

@@ -21,5 +21,5 @@ async def main(admin: Admin, out: Output, controller: str, node_id: str, wait_s:
     known = await controllers.members(admin, controller)
     if not was_member:
         ids = ", ".join(each.controller_id for each in known.members)
-        raise AdminError(f"{node_id} is no member of {known.group}, whose members are {ids}")
+        raise AdminError(f"{node_id} is not a member of {known.group}, whose members are {ids}")
     out.done(f"{node_id} is removed from {known.group}", id=node_id)

@@ -27,5 +27,5 @@ async def main(
       batonmq admin replaceController -a 127.0.0.1:9877 -o n2 -i n3 -r 127.0.0.1:9880
     """
     was_member = await controllers.replace(admin, controller, old, node_id, raft, rpc, wait_s)
-    what = f"in the place of {old}" if was_member else f"({old} was no member)"
+    what = f"in the place of {old}" if was_member else f"({old} was not a member)"
     out.done(f"{node_id} at {raft} is a voter {what}", id=node_id, raftAddress=raft, old=old)

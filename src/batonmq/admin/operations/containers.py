@@ -28,5 +28,5 @@ async def _ask(admin: Admin, container: str, header: Header) -> None:
         if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             raise
         raise AdminError(
-            f"{container} is no broker container: -c takes the container's listenPort, usually 10811"
+            f"{container} is not a broker container: -c takes the container's listenPort, usually 10811"
         ) from None

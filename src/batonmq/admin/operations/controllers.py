@@ -107,7 +107,7 @@ async def versions(admin: Admin, group: ControllerMembers) -> dict[str, str | No
 
 
 async def remove(admin: Admin, controllers: str, node_id: str, wait_s: float) -> bool:
-    """Take a controller out of the group; returns when it is no member.
+    """Take a controller out of the group; returns when it is not a member.
 
     Returns:
         Whether it was one.

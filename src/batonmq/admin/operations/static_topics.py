@@ -132,9 +132,9 @@ def read_map(path: Path, topic: str) -> TopicRemappingDetailWrapper:
     except OSError as error:
         raise AdminError(f"{path} cannot be read: {error.strerror}") from None
     except BodyError as error:
-        raise AdminError(f"{path} is no map file: {error.remark}") from None
+        raise AdminError(f"{path} is not a map file: {error.remark}") from None
     except ValueError as error:
-        raise AdminError(f"{path} is no map file of topic {topic}: {error}") from None
+        raise AdminError(f"{path} is not a map file of topic {topic}: {error}") from None
     return plan
 
 

@@ -13,7 +13,7 @@ async def resume_check(
     """Have a half message checked again; `message_id` is its offset id in TRANS_CHECK_MAX_TIME_TOPIC.
 
     `address`: the master, ``host:port``, if another one than the id names is master now. Returns the address
-    that was used. Raises `MessageFormatError` if it is no offset id.
+    that was used. Raises `MessageFormatError` if it is not an offset id.
     """
     ip, port, _ = decode_message_id(message_id)
     if address is None:

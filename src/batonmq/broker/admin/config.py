@@ -46,7 +46,7 @@ class _ConfigHandlers:
         try:
             changes = parse_properties(bytes(request.command.body).decode())
         except (UnicodeDecodeError, ConfigError) as error:
-            raise MQError(ResponseCode.SYSTEM_ERROR, f"the body is no properties text: {error}") from None
+            raise MQError(ResponseCode.SYSTEM_ERROR, f"the body is not properties text: {error}") from None
         if not READ_ONLY_KEYS.isdisjoint(changes):
             raise MQError(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
         self._check_changeable(changes)

@@ -261,7 +261,7 @@ class AccessTable:
             _refuse("The acl is not exist.")
         which = Resource.parse(resource)
         if resource and which is None:  # RocketMQ takes it for none, and deletes the whole list
-            raise MQError(ResponseCode.INVALID_PARAMETER, f"{resource} is no resource, such as Topic:name")
+            raise MQError(ResponseCode.INVALID_PARAMETER, f"{resource} is not a resource, such as Topic:name")
         left = acl.without(by_name(PolicyType, policy_type) or PolicyType.CUSTOM, which) if which else NO_ACL
         if left.policies:
             self._acls[name] = left
@@ -325,7 +325,7 @@ def _check_lengths(*texts: str) -> None:
 
 
 def _user_of(subject: str | None) -> str:
-    """The user's name. Raises `MQError` for a subject that is no user."""
+    """The user's name. Raises `MQError` for a subject that is not a user."""
     kind, _, name = (subject or "").partition(":")
     if kind.lower() != USER.lower() or not name:
         raise MQError(ResponseCode.SYSTEM_ERROR, f"the subject must be {USER}:name, not {subject!r:.100}")

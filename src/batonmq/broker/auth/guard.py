@@ -65,7 +65,7 @@ class Guard:
         source_ip = _address(request.connection.peer)
         needs = needs_of(request.command, self._known)
         if needs is None:
-            _refuse(f"User:{name} is no super user, as request code={request.command.code} needs")
+            _refuse(f"User:{name} is not a super user, as request code={request.command.code} needs")
         self._table.authorize(name, needs, source_ip)
 
 

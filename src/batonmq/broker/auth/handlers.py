@@ -224,7 +224,7 @@ class AccessHandlers:
     # -- who may
 
     def _check_makes_no_super_user(self, request: Request, verb: str) -> None:
-        """Only super users may. Raises `MQError`, also for a body that is no user."""
+        """Only super users may. Raises `MQError`, also for a body that is not a user."""
         info = required_body(request, UserInfo)
         if by_name(UserType, info.user_type) is UserType.SUPER and not self._by_super_user(request):
             raise MQError(ResponseCode.SYSTEM_ERROR, f"The super user can only be {verb} by super user")

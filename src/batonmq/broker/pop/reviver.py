@@ -254,8 +254,8 @@ class Reviver:
             elif tag == ORDER:
                 self._learn_order(record, decode_request(record.body, OrderRecord))
         except ValueError:
-            # RocketMQ also cancels check points here, with bodies that are no JSON.
-            log.debug("record of the revive queues is no check point: offset %d", record.physical_offset)
+            # RocketMQ also cancels check points here, with bodies that are not JSON.
+            log.debug("record of the revive queues is not a check point: offset %d", record.physical_offset)
 
     def _learn_check_point(self, record: MessageExt, read: CheckPoint) -> None:
         entry = outstanding_of(read, record.queue_id)

@@ -203,7 +203,7 @@ class Controllers:
             except MQError as error:
                 if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                     raise MQError(
-                        error.code, f"{address} is no controller; is it a name server or a broker?"
+                        error.code, f"{address} is not a controller; is it a name server or a broker?"
                     ) from error
                 raise
             self._silent.pop(address, None)

@@ -62,7 +62,7 @@ def compile_expression(expression: str) -> Callable[[bytes], bool]:
     try:
         expression.encode()
     except UnicodeEncodeError:
-        raise SqlError("the expression has a character that is no Unicode text") from None
+        raise SqlError("the expression has a character that is not Unicode text") from None
     node, lookups = parse(expression)
     test = _test(node)
     clean = _REPLACEMENT in expression

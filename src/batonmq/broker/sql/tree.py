@@ -100,7 +100,7 @@ class Condition(Node):
 
 @dataclass(frozen=True, slots=True)
 class Truth(Condition):
-    """A property that stands alone: false, for its string is no boolean; null if it is missing."""
+    """A property that stands alone: false, for its string is not a boolean; null if it is missing."""
 
     operand: Property
 

@@ -79,7 +79,7 @@ class MappingTable:
     def update(self, new: TopicQueueMappingDetail, *, force: bool = False) -> None:
         """Add or replace a mapping. `force`: without regard to the one before, whose other queues stay.
 
-        Raises MQError (SYSTEM_ERROR) if it is no mapping, or may not follow the one before.
+        Raises MQError (SYSTEM_ERROR) if it is not a mapping, or may not follow the one before.
         """
         topic = new.topic or ""
         old = self._mappings.get(topic)

@@ -44,7 +44,7 @@ class Master(Protocol):
 
 async def fetch_if_known(master: Master, header: Header) -> bytes | None:
     """The master's answer; None if it is of an older release, which does not know the request: its table is
-    not copied, which is no failure. Raises `NetError` or `MQError`."""
+    not copied, which is not a failure. Raises `NetError` or `MQError`."""
     try:
         return await master.fetch(header)
     except MQError as error:

@@ -74,7 +74,7 @@ def wheel_of(precision_ms: int, window_slots: int, slots: int) -> Wheel:
 def parse_long(text: str) -> int:
     """As Java's `Long.parseLong`. Raises ValueError."""
     if _LONG.fullmatch(text) is None or not -(1 << 63) <= int(text) < 1 << 63:
-        raise ValueError(f"{text!r} is no number")
+        raise ValueError(f"{text!r} is not a number")
     return int(text)
 
 

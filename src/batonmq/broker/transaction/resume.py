@@ -53,7 +53,7 @@ class ResumeHandler:
         if term is not None:
             await term.wait_ready()
         if term is None or term.ended:
-            raise MQError(ResponseCode.SYSTEM_ERROR, f"{_FAILED} This broker is no master.")
+            raise MQError(ResponseCode.SYSTEM_ERROR, f"{_FAILED} This broker is not a master.")
         record = self._half_message(header.msg_id or "")
         if record.topic == TRANS_HALF_TOPIC:
             term.grow()
@@ -100,6 +100,6 @@ class ResumeHandler:
             raise MQError(ResponseCode.SYSTEM_ERROR, f"{_FAILED} {error}") from None
         if record is None or record.topic not in _SOURCES or real_place(record) is None:
             raise MQError(
-                ResponseCode.SYSTEM_ERROR, f"{_FAILED} {message_id} is no half message of this broker"
+                ResponseCode.SYSTEM_ERROR, f"{_FAILED} {message_id} is not a half message of this broker"
             )
         return record

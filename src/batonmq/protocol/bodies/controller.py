@@ -116,7 +116,9 @@ def decode_sync_state_set(body: bytes | memoryview) -> SyncStateSetBody:
     try:
         return _sync_state_set_decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise MQError(ResponseCode.CONTROLLER_INVALID_REQUEST, f"body is no SyncStateSet: {error}") from error
+        raise MQError(
+            ResponseCode.CONTROLLER_INVALID_REQUEST, f"body is not a SyncStateSet: {error}"
+        ) from error
 
 
 def decode_broker_names(body: bytes | memoryview) -> list[str]:
@@ -125,5 +127,5 @@ def decode_broker_names(body: bytes | memoryview) -> list[str]:
         return _names_decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise MQError(
-            ResponseCode.CONTROLLER_INVALID_REQUEST, f"body is no list of broker names: {error}"
+            ResponseCode.CONTROLLER_INVALID_REQUEST, f"body is not a list of broker names: {error}"
         ) from error

@@ -56,14 +56,14 @@ MAX_BIT_SET_BYTES = 4096
 def differences_of(bit_set: str) -> list[int]:
     """Inverse of `bit_set_of`, ascending.
 
-    Raises `BodyError` if the text is no base64 or describes more than `MAX_BIT_SET_BYTES`.
+    Raises `BodyError` if the text is not base64 or describes more than `MAX_BIT_SET_BYTES`.
     """
     if len(bit_set) > MAX_BIT_SET_BYTES * 4 // 3 + 4:
         raise BodyError(f"the bit set of a batch ack has {len(bit_set)} characters")
     try:
         bits = int.from_bytes(b64decode(bit_set, validate=True), "little")
     except (Base64Error, ValueError):
-        raise BodyError("the bit set of a batch ack is no base64") from None
+        raise BodyError("the bit set of a batch ack is not base64") from None
     differences = []
     while bits:
         lowest = bits & -bits

@@ -1,4 +1,4 @@
-"""Bytes that are no message."""
+"""Bytes that are not a message."""
 
 from __future__ import annotations
 

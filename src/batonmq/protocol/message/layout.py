@@ -67,7 +67,7 @@ def fields_struct(*names: str) -> struct.Struct:
         else:
             format_ += f"{struct.calcsize('>' + code)}x"
     if names_left:
-        raise ValueError(f"{names_left[0]!r} is no field, or not in the record's order")
+        raise ValueError(f"{names_left[0]!r} is not a field, or not in the record's order")
     return struct.Struct(format_)
 
 

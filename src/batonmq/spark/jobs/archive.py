@@ -29,7 +29,7 @@ COLUMNS = (
 )
 
 MUST_HAVE: Final = frozenset({"topic", "date", "broker", "queueId", "queueOffset", "value"})
-"""Columns without which a table is no archive."""
+"""Columns without which a table is not an archive."""
 _LOOK_S: Final = 1
 """How often a query's progress is looked at: Spark keeps that of 100 micro-batches."""
 
@@ -173,7 +173,7 @@ def read(session: SparkSession, path: str, topic: str | None = None) -> DataFram
 
     missing = MUST_HAVE - set(columns(session, path) or MUST_HAVE)
     if missing:
-        raise ArchiveError(f"{path} is no archive: it has no column {min(missing)!r}")
+        raise ArchiveError(f"{path} is not an archive: it has no column {min(missing)!r}")
     # Without a schema Spark takes the directory topic=007 for the number 7.
     archived = session.read.schema(f"{COLUMNS}, date date").parquet(path)
     return archived if topic is None else archived.where(F.col("topic") == topic)

@@ -31,7 +31,7 @@ HISTORY_SCHEMA = "key string, status string, queue string, offset long, sent_us 
 
 
 class NoHistory(ClearError):
-    """A table that is no history; the text has the reason."""
+    """A table that is not a history; the text has the reason."""
 
 
 def check_history(path: Path) -> None:
@@ -43,25 +43,25 @@ def check_history(path: Path) -> None:
 
     files = _files(path) if path.is_dir() else [path]
     if not files:
-        raise NoHistory(f"{path} is no history of sends: there is no Parquet file in it")
+        raise NoHistory(f"{path} is not a history of sends: there is no Parquet file in it")
     columns: dict[Path, set[str]] = {}
     for file in files:
         try:
             columns[file] = set(pq.read_schema(file).names)
         except (OSError, pa.ArrowException):
             which = "it" if file == path else str(file.relative_to(path))
-            raise NoHistory(f"{path} is no history of sends: {which} is no Parquet file") from None
+            raise NoHistory(f"{path} is not a history of sends: {which} is not a Parquet file") from None
         columns[file] |= {name.partition("=")[0] for name in file.relative_to(path).parts[:-1]}
     # Spark takes directories for one table if all levels between it and the files are partitions.
     if len({_table(file, path) for file in files}) > 1:
         raise NoHistory(
-            f"{path} is no history of sends: below the directory are several tables, or files beside its "
+            f"{path} is not a history of sends: below the directory are several tables, or files beside its "
             "partitions; name that of one table"
         )
     wanted = [column.split()[0] for column in HISTORY_SCHEMA.split(",")]
     missing = [name for file in files for name in wanted if name not in columns[file]]
     if missing:
-        raise NoHistory(f"{path} is no history of sends: it has no column {missing[0]!r}")
+        raise NoHistory(f"{path} is not a history of sends: it has no column {missing[0]!r}")
 
 
 def _table(file: Path, path: Path) -> tuple[str, ...]:

@@ -121,7 +121,7 @@ def _figures(path: Path) -> list[Figure]:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         lines = [line for line in data.splitlines() if line.strip()]
         if len(lines) < 2 or not lines[0].endswith(b"}"):
-            raise Unreadable(f"{path} is no JSON: {error}") from None
+            raise Unreadable(f"{path} is not JSON: {error}") from None
         return [_line(path, number, line) for number, line in enumerate(data.splitlines(), 1) if line.strip()]
     try:
         if isinstance(whole, dict) and "figures" in whole:
@@ -137,7 +137,7 @@ def _line(path: Path, number: int, line: bytes) -> Figure:
     try:
         return msgspec.json.decode(line, type=Figure)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise Unreadable(f"{path}, line {number}, is no figure of a benchmark: {error}") from None
+        raise Unreadable(f"{path}, line {number}, is not a figure of a benchmark: {error}") from None
 
 
 def as_json(figures: Sequence[Figure]) -> dict[str, object]:

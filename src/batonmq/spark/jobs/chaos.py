@@ -142,7 +142,7 @@ class Measured:
 
 def histories_of(runs: Sequence[Run]) -> dict[Path, int]:
     """Files of producers' histories that are there -> place of their result among those of all runs. Raises
-    `Unreadable` if one is no history."""
+    `Unreadable` if one is not a history."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -154,10 +154,10 @@ def histories_of(runs: Sequence[Run]) -> dict[Path, int]:
         try:
             names = set(pq.read_schema(path).names)
         except (OSError, pa.ArrowException) as error:
-            raise Unreadable(f"{path} is no Parquet file: {str(error).splitlines()[0]}") from None
+            raise Unreadable(f"{path} is not a Parquet file: {str(error).splitlines()[0]}") from None
         missing = [name for name in ("sent_us", "acked_us") if name not in names]
         if missing:
-            raise Unreadable(f"{path} is no history: it has no column {' and no '.join(missing)}")
+            raise Unreadable(f"{path} is not a history: it has no column {' and no '.join(missing)}")
         found[path.resolve()] = place
     return found
 

@@ -137,7 +137,7 @@ class ScenarioResult:
 
     @property
     def ended_s(self) -> float:
-        """When the load ended. Of an older run at most a bucket too early, as time after it is no gap."""
+        """When the load ended. Of an older run at most a bucket too early, as time after it is not a gap."""
         return self.load_s or max(0, len(self.acks) - 1) * BUCKET_S
 
     def as_json(self) -> dict[str, object]:
@@ -168,7 +168,7 @@ def read(directory: Path) -> Results:
             f"{path}: {error.strerror}; --dir takes the directory that 'make chaos' wrote"
         ) from None
     except msgspec.MsgspecError as error:
-        raise Unreadable(f"{path} is no results.json of 'make chaos': {error}") from None
+        raise Unreadable(f"{path} is not a results.json of 'make chaos': {error}") from None
 
 
 def history_of(directory: Path, result: ScenarioResult) -> Path | None:

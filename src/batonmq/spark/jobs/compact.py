@@ -76,7 +76,7 @@ def run(
     rows = _read(session, archive)
     missing = {*DAY, *ORDER} - set(rows.columns)
     if missing:
-        raise CompactError(f"{archive} is no archive: it has no column {sorted(missing)[0]!r}")
+        raise CompactError(f"{archive} is not an archive: it has no column {sorted(missing)[0]!r}")
     archived = days(rows)
     if topic is not None and all(day.topic != topic for day in archived):
         raise CompactError(f"{archive} has no topic {topic!r}")

@@ -24,7 +24,7 @@ EVENT_SCHEMA: Final = (
     "candidates array<int>, alive array<int>, unclean boolean, before array<int>, after array<int>, "
     "broker_id int, damaged string"
 )
-"""The fields of events.jsonl that are used; `damaged` is a line that is no JSON."""
+"""The fields of events.jsonl that are used; `damaged` is a line that is not JSON."""
 NEW_MASTER, NO_MASTER = "new-master", "no-master"
 NOT_RECORDED = "not recorded"
 """The cause of an election of which no event is left."""

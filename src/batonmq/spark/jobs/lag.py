@@ -153,7 +153,7 @@ def stream_offsets(checkpoint: Path) -> Offsets:
     """
     commits, plans = checkpoint / "commits", checkpoint / "offsets"
     if not plans.is_dir():
-        raise LagError(f"{checkpoint} is no checkpoint: it has no directory 'offsets'")
+        raise LagError(f"{checkpoint} is not a checkpoint: it has no directory 'offsets'")
     done = [int(path.name) for path in commits.iterdir() if path.name.isdigit()] if commits.is_dir() else []
     if not done:
         raise LagError(f"{checkpoint}: the stream has not committed a micro-batch yet")

@@ -187,7 +187,7 @@ def _type(field: FieldDescriptor, outer: tuple[str, ...]) -> _Kind:
     if entry is not None:
         for name in ("key", "value"):
             if name not in entry.fields_by_name:
-                raise SchemaError(f"field {field.full_name} is no map: it has no {name!r}")
+                raise SchemaError(f"field {field.full_name} is not a map: it has no {name!r}")
         inner = (*outer, field.full_name, entry.full_name)
         key, value = (_one(entry.fields_by_name[name], inner) for name in ("key", "value"))
         return _Kind(f"map<{key.spark}, {value.spark}>", pa.map_(key.arrow, value.arrow))
@@ -295,7 +295,7 @@ def _as_it_is(value: Any) -> Any:
 
 
 def _text(value: str | bytes) -> str:
-    """Text that is no UTF-8 is left as bytes in proto2. Raises `UnicodeDecodeError`."""
+    """Text that is not UTF-8 is left as bytes in proto2. Raises `UnicodeDecodeError`."""
     return value if isinstance(value, str) else value.decode()
 
 

@@ -56,7 +56,7 @@ _NO_QUEUE = -1
 
 
 class RowError(ClearError, ValueError):
-    """A row that is no message; the text says which column is wrong."""
+    """A row that is not a message; the text says which column is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,7 +350,7 @@ def _clean(column: pa.Array, name: str) -> pa.Array:
     try:
         text = column.cast(pa.string())
     except pa.ArrowInvalid:
-        raise RowError(f"column {name!r} is no UTF-8 text in a row") from None
+        raise RowError(f"column {name!r} is not UTF-8 text in a row") from None
     if pc.any(pc.match_substring_regex(text, "[\x01\x02]")).as_py():
         raise RowError(
             f"column {name!r} holds \\x01 or \\x02 in a row; RocketMQ separates properties by them"

@@ -174,10 +174,10 @@ def local_path(location: str, option: str) -> str:
     parts = urlsplit(location)
     if parts.scheme not in ("", "file") or parts.netloc:
         raise OptionError(
-            f"option {option!r}: {location!r} is no directory of the driver; mount it there, or give "
+            f"option {option!r}: {location!r} is not a directory of the driver; mount it there, or give "
             "'transactionLocation' a directory that outlives the driver"
         )
     path = unquote(parts.path) if parts.scheme else location
     if not path.startswith("/"):
-        raise OptionError(f"option {option!r}: {location!r} is no absolute path")
+        raise OptionError(f"option {option!r}: {location!r} is not an absolute path")
     return path

@@ -232,7 +232,7 @@ def evaluate(node: tuple[Any, ...], properties: dict[str, str]) -> Java | None:
 
 
 def truth(node: tuple[Any, ...], properties: dict[str, str]) -> bool | None:
-    """Where a condition is needed: a property is no boolean."""
+    """Where a condition is needed: a property is not a boolean."""
     read = evaluate(node, properties)
     if read is None:
         return None

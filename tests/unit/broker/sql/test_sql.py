@@ -76,7 +76,7 @@ INVALID = {
     "a > 1e400": "above the largest double",
     "a > 007": "unexpected character '0'",
     "a = 1 /* x": "unexpected character '/'",
-    "a = '\ud800'": "no Unicode text",
+    "a = '\ud800'": "not Unicode text",
     "((a = 1)": "ends where ')'",
 }
 

@@ -105,7 +105,7 @@ def test_pieces_far_outside_the_wanted_times_are_not_read(made: SmallStore) -> N
         ({"path": "/x", "table": "queue"}, "'table' must be one of"),
         ({"path": "/x", "tabel": "files"}, "unknown option 'tabel'"),
         ({"path": "/x", "subscribe": "a", "subscribePattern": "b"}, "give one of"),
-        ({"path": "/x", "subscribePattern": "("}, "no regular expression"),
+        ({"path": "/x", "subscribePattern": "("}, "not a regular expression"),
         ({"path": "/x", "maxPartitionBytes": "16383"}, "at least 16384"),
     ],
 )

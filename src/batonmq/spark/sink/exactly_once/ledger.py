@@ -25,7 +25,7 @@ KEPT: Final = 100
 """Number of finished batches that are kept: as many as in Spark's checkpoint
 (`spark.sql.streaming.minBatchesToRetain`)."""
 BATCH_JOB: Final = "a batch job"
-"""Owner of a ledger that is no stream's."""
+"""Owner of a ledger that is not a stream's."""
 _CRC_SIZE: Final = 4
 _LIST, _DONE = ".batch", ".done"
 
