@@ -27,8 +27,8 @@ credentials_option: Final = click.option(
     "--credentials",
     type=click.Path(path_type=Path),
     envvar=FILE_VARIABLE,
-    help="File with accessKey and secretKey, e.g. mqadmin's tools.yml; else the environment variables "
-    f"{ACCESS_KEY_VARIABLE} and {SECRET_KEY_VARIABLE} count. [env: {FILE_VARIABLE}]",
+    help="File with accessKey and secretKey, e.g. mqadmin's tools.yml; default: the environment variables "
+    f"{ACCESS_KEY_VARIABLE} and {SECRET_KEY_VARIABLE}. [env: {FILE_VARIABLE}]",
 )
 
 

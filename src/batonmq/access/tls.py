@@ -22,16 +22,18 @@ CONFIG_VARIABLE: Final = "BATONMQ_TLS_CONFIG"
 _PEM: Final = click.Path(path_type=Path)  # that it can be read is for the context to say, with the key
 
 tls_options: Final[tuple[Callable[[Any], Any], ...]] = (
-    click.option("--tls-key", type=_PEM, help="Its private key, PEM, if that is another file."),
+    click.option("--tls-key", type=_PEM, help="Private key of --tls-cert, PEM, if it is in another file."),
     click.option("--tls-cert", type=_PEM, help="Certificate to show to servers that ask for one, PEM."),
-    click.option("--tls-trust", type=_PEM, help="Only talk to servers with a certificate of these, PEM."),
+    click.option(
+        "--tls-trust", type=_PEM, help="Trust only servers with a certificate of these authorities, PEM."
+    ),
     click.option(
         "--tls-config",
         type=click.Path(path_type=Path),
         envvar=CONFIG_VARIABLE,
         help=f"File with tls.client.* keys, e.g. mqadmin's tls.config.file. [env: {CONFIG_VARIABLE}]",
     ),
-    click.option("--tls", is_flag=True, help="Talk TLS; each of the next four means it too."),
+    click.option("--tls", is_flag=True, help="Use TLS; each of the next four options implies it."),
 )
 """The last is shown first, as decorators are."""
 

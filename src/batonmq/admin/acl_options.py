@@ -31,14 +31,14 @@ _OPTIONS: Final = (
         "--resources",
         required=True,
         callback=names,
-        help="Topic:name, Group:prefix*, Cluster:*, or *; a comma between several.",
+        help="Topic:name, Group:prefix*, Cluster:*, or *; comma separated.",
     ),
     click.option(
         "-a",
         "--actions",
         required=True,
         callback=_actions,
-        help="Pub, Sub, Create, Update, Delete, Get, List or All; a comma between several.",
+        help="Pub, Sub, Create, Update, Delete, Get, List or All; comma separated.",
     ),
     click.option(
         "-i", "--sourceIp", "source_ips", callback=names, help="Only from these addresses or networks."

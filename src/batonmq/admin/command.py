@@ -86,7 +86,7 @@ _SHARED = (
         type=click.IntRange(1, 24 * 60 * 60 * 1000),
         default=TIMEOUT_MS,
         show_default=True,
-        help="How long each request may take, ms.",
+        help="Timeout of each request, ms.",
     ),
     click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables."),
     click.option(
@@ -150,7 +150,7 @@ user_type_option = click.option(
     "--userType",
     "kind",
     type=click.Choice(["Super", "Normal"], case_sensitive=False),
-    help="Its type; a new user is Normal if it is not given.",
+    help="Its type; default for a new user: Normal.",
 )
 topic_option = click.option("-t", "--topic", required=True, help="Topic.")
 brokers_option = click.option("-b", "--brokers", "brokers", help="Names of brokers, comma separated.")
@@ -170,7 +170,7 @@ force_option = click.option(
     "force",
     type=bool,
     default=False,
-    help="Brokers replace their mapping unchecked.",
+    help="Have brokers replace their mapping without checks.",
 )
 group_option = click.option("-g", "--groupName", "group", required=True, help="Consumer group.")
 controller_option = click.option(
@@ -207,7 +207,12 @@ rpc_option = click.option(
     help="Where brokers reach it, if that is another port (jRaft).",
 )
 wait_option = click.option(
-    "--wait", "wait_s", type=click.FloatRange(1), default=60.0, show_default=True, help="Give up after, s."
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(1),
+    default=60.0,
+    show_default=True,
+    help="Give up after so many seconds.",
 )
 
 

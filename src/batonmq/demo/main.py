@@ -95,10 +95,14 @@ class Fault:
     help="Directory for stores, logs, archive and report; an older demonstration there is replaced.",
 )
 @click.option(
-    "--flights", type=click.IntRange(1_000), help="Send only so many flights; default: all 336,776."
+    "--flights", type=click.IntRange(1_000), help="Number of flights to send; default: all 336,776."
 )
 @click.option(
-    "--in-flight", type=click.IntRange(1, 4096), default=256, show_default=True, help="Sends at a time."
+    "--in-flight",
+    type=click.IntRange(1, 4096),
+    default=256,
+    show_default=True,
+    help="Sends in flight at a time.",
 )
 @click.option("--master", help="Spark master; default local[*].")
 def demo(out: Path, flights: int | None, in_flight: int, master: str | None) -> None:

@@ -50,11 +50,9 @@ SCHEMA_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option(
     "--skip-lost",
     is_flag=True,
-    help="Go on where messages are gone: expired, or of a topic that was created again; else an error.",
+    help="Continue where messages are gone (expired, or the topic was recreated); default: fail.",
 )
-@click.option(
-    "--every", help="Run until it is stopped, with a micro-batch at this interval, e.g. '10 seconds'."
-)
+@click.option("--every", help="Run until stopped, with a micro-batch at this interval, e.g. '10 seconds'.")
 @spark_options
 def archive(
     namesrv: str,
@@ -129,13 +127,13 @@ def archive(
 
 @click.command()
 @click.option("--archive", "archived", required=True, help="Directory that 'archive' writes.")
-@click.option("--to", "table", required=True, help="Directory of the table; another one than --archive.")
+@click.option("--to", "table", required=True, help="Directory of the table; must differ from --archive.")
 @click.option("-t", "--topic", help="Only this topic; default: all of the archive.")
 @click.option(
     "--until",
     metavar="YYYY-MM-DD",
     callback=iso_date,
-    help="Last date; default: yesterday, UTC. Later days still grow.",
+    help="Last date; default: yesterday, UTC, because later days still grow.",
 )
 @click.option(
     "--file-mib",
@@ -154,14 +152,15 @@ def compact(
     master: str | None,
     conf: tuple[str, ...],
 ) -> None:
-    """Write an archive's days again, in few large files.
+    """Rewrite an archive's days in few large files.
 
     \b
       batonmq spark compact --archive /data/orders --to /tables/orders
 
     The table has the columns of the archive, one directory for each topic and date, and the order of the
     queues. Run the job once a day: it writes what the table lacks, and days that have grown since. Readers
-    see whole days. 'restore', 'audit', 'rollup' and 'skew' take the table as --archive.
+    see a whole day, or for a moment none of it while the job replaces it. 'restore', 'audit', 'rollup' and
+    'skew' take the table as --archive.
     """
     from batonmq.spark.jobs import compact as job
 

@@ -122,12 +122,12 @@ _TARGET: Final = (
         for name in ("tls-key", "tls-cert", "tls-trust", "tls-config")
     ),
     click.option(
-        "--to-tls", is_flag=True, help="Talk TLS to the target; each of the next four means it too."
+        "--to-tls", is_flag=True, help="Use TLS for the target; each of the next four options implies it."
     ),
     click.option(
         "--to-credentials",
         type=_FILE,
-        help="File with accessKey and secretKey for the target; without it no request there is signed.",
+        help="File with accessKey and secretKey for the target; without it, no request is signed.",
     ),
 )
 

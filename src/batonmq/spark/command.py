@@ -42,7 +42,7 @@ topic_option = click.option("-t", "--topic", required=True, help="Topic to read.
 where_option = click.option(
     "--where",
     callback=_remember,
-    help="Only messages for which this is true: Spark SQL over the source's columns, e.g. \"tags = 'paid'\".",
+    help="Only messages that match this: Spark SQL over the source's columns, e.g. \"tags = 'paid'\".",
 )
 
 

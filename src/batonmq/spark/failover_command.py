@@ -54,7 +54,11 @@ class Findings:
 
 @click.command("failover-report")
 @click.option(
-    "--dir", "directories", multiple=True, type=DIRECTORY, help="Look for all of the following below it."
+    "--dir",
+    "directories",
+    multiple=True,
+    type=DIRECTORY,
+    help="Find all of the following below this directory.",
 )
 @click.option(
     "--events",
@@ -87,7 +91,9 @@ class Findings:
     show_default=True,
     help="Seconds after an election in which a gap counts as its consequence.",
 )
-@click.option("--max-gap", type=Number(0), help="Exit code 1 if producers waited longer, in seconds.")
+@click.option(
+    "--max-gap", type=Number(0), help="Exit code 1 if producers waited longer than this, in seconds."
+)
 @click.option(
     "--log-zone", help="Time zone of the brokers' logs, e.g. Europe/Berlin; default: this machine's."
 )

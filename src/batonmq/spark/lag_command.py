@@ -78,18 +78,24 @@ class Limits:
     type=DIRECTORY,
     help="Checkpoint of a stream; may be repeated.",
 )
-@click.option(
-    "--samples", type=click.IntRange(1), default=1, show_default=True, help="How many times to look."
-)
+@click.option("--samples", type=click.IntRange(1), default=1, show_default=True, help="Number of samples.")
 @click.option(
     "--every", type=Number(0.1), default=5.0, show_default=True, help="Seconds between two samples."
 )
-@click.option("--contents", is_flag=True, help="Also count what is not consumed by tag: Spark reads it.")
-@click.option("--max-behind", type=click.IntRange(0), help="Exit code 1 if a reader is more messages behind.")
+@click.option(
+    "--contents",
+    is_flag=True,
+    help="Also count the messages that are not consumed, by tag; Spark reads them.",
+)
+@click.option(
+    "--max-behind",
+    type=click.IntRange(0),
+    help="Exit code 1 if a reader is behind by more messages than this.",
+)
 @click.option(
     "--max-age",
     type=Number(0),
-    help="Exit code 1 if the oldest message that a reader has not consumed is older, in seconds.",
+    help="Exit code 1 if the oldest message that a reader has not consumed is older than this, in seconds.",
 )
 @click.option("--out", type=DIRECTORY, help="Directory for a page with plots, report.html.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")

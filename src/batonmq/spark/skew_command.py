@@ -52,7 +52,7 @@ NAME_LENGTH = 60
     type=click.Choice(BY),
     default="keys",
     show_default=True,
-    help="What messages are counted by.",
+    help="Property to count messages by.",
 )
 @click.option("--top", type=click.IntRange(1, 1_000), default=20, show_default=True, help="Keys to show.")
 @click.option(
@@ -63,7 +63,7 @@ NAME_LENGTH = 60
 @click.option(
     "--max-of-mean",
     type=Number(1),
-    help="Exit code 1 if a queue has more messages than so many times the mean of all queues.",
+    help="Exit code 1 if a queue has more messages than this multiple of the mean of all queues.",
 )
 @click.option("--out", type=DIRECTORY, help="Directory for a page with plots, report.html.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")

@@ -50,13 +50,13 @@ _ITSELF = "--to-namesrv is the source itself: its messages would be there twice"
 @cluster_options()
 @topic_option
 @click.option("--to", "target", required=True, help="Topic to write; it must exist.")
-@click.option("--state", required=True, type=DIRECTORY, help="Directory that remembers what is done.")
+@click.option("--state", required=True, type=DIRECTORY, help="Directory that records the progress.")
 @target_options(required=False)
 @time_option("--from", "from_ms", "Only messages stored then or later; default: the oldest too.")
 @time_option("--until", "until_ms", "Only messages stored before; default: now.")
 @where_option
 @click.option("--rate", type=click.IntRange(1), help="Messages read a second; default: without limit.")
-@click.option("--keep-queues", is_flag=True, help="Each message goes to the queue with its old number.")
+@click.option("--keep-queues", is_flag=True, help="Send each message to the queue with its old number.")
 @spark_options
 def replay(
     namesrv: str,
@@ -133,7 +133,7 @@ def replay(
 @click.option(
     "--archive", "archived", required=True, help="Directory of the archive (batonmq spark archive)."
 )
-@click.option("--state", required=True, type=DIRECTORY, help="Directory that remembers what is done.")
+@click.option("--state", required=True, type=DIRECTORY, help="Directory that records the progress.")
 @click.option("-t", "--topic", help="Only this topic of the archive.")
 @click.option("--to", "target", help="Topic to write; default: the one that messages came from.")
 @click.option("--from-date", metavar="YYYY-MM-DD", callback=iso_date, help="First date; default: the oldest.")
@@ -198,7 +198,7 @@ def restore(
 @time_option("--until", "until_ms", "Only those that died before.")
 @where_option
 @click.option("--redrive", is_flag=True, help="Send them to their topics again.")
-@click.option("--state", type=DIRECTORY, help="Directory that remembers what was sent; for --redrive.")
+@click.option("--state", type=DIRECTORY, help="Directory that records what was sent; for --redrive.")
 @click.option(
     "--rate", type=click.IntRange(1), help="Messages read a second; for --redrive; default: without limit."
 )
@@ -304,7 +304,9 @@ def dlq(
 @target_options(required=True)
 @click.option("-t", "--topic", "topics", required=True, multiple=True, help="Topic to copy; may be repeated.")
 @click.option("--state", required=True, type=DIRECTORY, help="Directory for the checkpoint.")
-@click.option("-g", "--group", "groups", multiple=True, help="Group whose offsets follow; may be repeated.")
+@click.option(
+    "-g", "--group", "groups", multiple=True, help="Group whose offsets are copied; may be repeated."
+)
 @click.option(
     "--every",
     default="1 second",

@@ -19,10 +19,15 @@ from batonmq.admin.session import Admin, AdminError
     type=click.IntRange(1, 1_000_000),
     default=100,
     show_default=True,
-    help="Messages.",
+    help="Number of messages.",
 )
 @click.option(
-    "-s", "--size", type=click.IntRange(1, 4 << 20), default=128, show_default=True, help="Bytes of each."
+    "-s",
+    "--size",
+    type=click.IntRange(1, 4 << 20),
+    default=128,
+    show_default=True,
+    help="Size of each message, bytes.",
 )
 async def main(admin: Admin, out: Output, topic: str, count: int, size: int) -> None:
     """Time sends to the queues of a topic.

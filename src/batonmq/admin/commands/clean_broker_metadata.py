@@ -10,9 +10,9 @@ from batonmq.admin.session import Admin, AdminError
 
 @command("cleanBrokerMetadata")
 @controller_option
-@click.option("-b", "--brokerControllerIdsToClean", "ids", help="Broker ids, ; between. Without: all.")
+@click.option("-b", "--brokerControllerIdsToClean", "ids", help="Broker ids, separated by ';'; default: all.")
 @click.option("-bn", "--brokerName", "name", required=True, help="Broker set.")
-@click.option("-c", "--clusterName", "cluster", help="Cluster; needed unless -l, but not looked at.")
+@click.option("-c", "--clusterName", "cluster", help="Cluster; required without -l, otherwise ignored.")
 @click.option("-l", "--cleanLivingBroker", "living", is_flag=True, help="Also replicas that are alive.")
 async def main(
     admin: Admin, out: Output, controller: str, ids: str | None, name: str, cluster: str | None, living: bool

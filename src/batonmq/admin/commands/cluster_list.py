@@ -9,7 +9,9 @@ from batonmq.admin.session import Admin
 
 
 @command("clusterList")
-@click.option("-m", "--moreStats", "more", is_flag=True, help="Messages of today and yesterday instead.")
+@click.option(
+    "-m", "--moreStats", "more", is_flag=True, help="Show message counts of today and yesterday instead."
+)
 @click.option("-c", "--clusterName", "cluster", help="Only this cluster.")
 @repeatable
 async def main(admin: Admin, out: Output, more: bool, cluster: str | None) -> None:

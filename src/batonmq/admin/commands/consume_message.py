@@ -24,7 +24,7 @@ from batonmq.admin.times import TIME, parse_times
     type=click.IntRange(1),
     default=128,
     show_default=True,
-    help="At most so many.",
+    help="Most messages to show.",
 )
 @not_needed("-g", "--consumerGroup")
 async def main(

@@ -9,7 +9,7 @@ from batonmq.admin.session import Admin
 
 
 @command("consumerProgress")
-@click.option("-g", "--groupName", "group", help="One group, queue by queue; without: all groups.")
+@click.option("-g", "--groupName", "group", help="Show this group, queue by queue; default: all groups.")
 @click.option("-t", "--topicName", "topic", help="Only this topic.")
 @click.option("-c", "--cluster", "cluster", help="Only brokers of this cluster.")
 async def main(admin: Admin, out: Output, group: str | None, topic: str | None, cluster: str | None) -> None:

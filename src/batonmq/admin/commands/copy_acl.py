@@ -11,7 +11,7 @@ from batonmq.admin.session import Admin
 @command("copyAcl")
 @click.option("-f", "--fromBroker", "source", required=True, callback=addresses, help="Copy from, host:port.")
 @click.option("-t", "--toBroker", "target", required=True, callback=addresses, help="Copy to, host:port.")
-@click.option("-s", "--subjects", "given", callback=names, help="Only these, a comma between them.")
+@click.option("-s", "--subjects", "given", callback=names, help="Only these subjects, comma separated.")
 async def main(admin: Admin, out: Output, source: str, target: str, given: list[str]) -> None:
     """Copy rights from one broker to another.
 

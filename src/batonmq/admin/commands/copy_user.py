@@ -11,7 +11,7 @@ from batonmq.admin.session import Admin
 @command("copyUser")
 @click.option("-f", "--fromBroker", "source", required=True, callback=addresses, help="Copy from, host:port.")
 @click.option("-t", "--toBroker", "target", required=True, callback=addresses, help="Copy to, host:port.")
-@click.option("-u", "--usernames", "given", callback=names, help="Only these, a comma between them.")
+@click.option("-u", "--usernames", "given", callback=names, help="Only these users, comma separated.")
 async def main(admin: Admin, out: Output, source: str, target: str, given: list[str]) -> None:
     """Copy users from one broker to another.
 

@@ -25,7 +25,7 @@ from batonmq.protocol.bodies.auth import UserInfo
     "-p",
     "--password",
     callback=given_or_typed,
-    help="Its secret; asked for if it is not given, so that no list of processes shows it.",
+    help="Its secret. Without -p the command asks for it, so that no list of processes shows it.",
 )
 @user_type_option
 async def main(

@@ -12,7 +12,7 @@ from batonmq.admin.session import Admin
 @controller_option
 @click.option("-b", "--brokerId", "broker_id", type=int, required=True, help="Id of the replica.")
 @click.option("-bn", "--brokerName", "name", required=True, help="Broker set.")
-@click.option("-c", "--clusterName", "cluster", required=True, help="Cluster; not looked at.")
+@click.option("-c", "--clusterName", "cluster", required=True, help="Cluster; ignored.")
 async def main(admin: Admin, out: Output, controller: str, broker_id: int, name: str, cluster: str) -> None:
     """Make a replica the master of its broker set.
 

@@ -9,8 +9,14 @@ from batonmq.admin.session import Admin
 
 
 @command("moveControllers")
-@click.option("-a", "--from", "source", required=True, help="The controllers now, host:port;host:port.")
-@click.option("-t", "--to", "target", required=True, help="The new ones, running and new to these brokers.")
+@click.option("-a", "--from", "source", required=True, help="The present controllers, host:port;host:port.")
+@click.option(
+    "-t",
+    "--to",
+    "target",
+    required=True,
+    help="The new controllers; they run and do not know these brokers yet.",
+)
 @click.option("-c", "--clusterName", "cluster", required=True, help="Cluster.")
 @click.option("-b", "--brokerName", "names", multiple=True, help="Only this broker set; may be repeated.")
 @click.option(
@@ -19,7 +25,7 @@ from batonmq.admin.session import Admin
     type=click.FloatRange(1),
     default=300.0,
     show_default=True,
-    help="How long each step may take, s.",
+    help="Timeout of each step, s.",
 )
 async def main(
     admin: Admin,

@@ -12,7 +12,9 @@ from batonmq.admin.session import Admin
 @topic_option
 @click.option("-q", "--queue", "queue_id", type=int, required=True, help="Queue id.")
 @click.option("-i", "--index", type=int, required=True, help="Queue offset of the first entry.")
-@click.option("-c", "--count", type=click.IntRange(1), default=10, show_default=True, help="So many entries.")
+@click.option(
+    "-c", "--count", type=click.IntRange(1), default=10, show_default=True, help="Number of entries."
+)
 @click.option("-b", "--broker", "broker", help="Broker, host:port.")
 @click.option("-g", "--consumer", "group", help="Also show this group's subscription.")
 async def main(

@@ -16,7 +16,13 @@ from batonmq.admin.times import TIME, parse_times
 @click.option("-b", "--beginTimestamp", "begin", help=f"Stored at or after: {TIME}.")
 @click.option("-e", "--endTimestamp", "end", help=f"Stored at or before: {TIME}.")
 @click.option(
-    "-m", "--maxNum", "count", type=click.IntRange(1), default=64, show_default=True, help="At most so many."
+    "-m",
+    "--maxNum",
+    "count",
+    type=click.IntRange(1),
+    default=64,
+    show_default=True,
+    help="Most messages to show.",
 )
 @not_needed("-c", "--cluster")
 async def main(

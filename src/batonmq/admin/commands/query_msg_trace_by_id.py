@@ -14,8 +14,8 @@ from batonmq.admin.times import TIME, parse_times
 @click.option(
     "-t", "--traceTopic", "topic", default="RMQ_SYS_TRACE_TOPIC", show_default=True, help="Trace topic."
 )
-@click.option("-b", "--beginTimestamp", "begin", help=f"Traces stored from here on: {TIME}.")
-@click.option("-e", "--endTimestamp", "end", help=f"And up to here: {TIME}.")
+@click.option("-b", "--beginTimestamp", "begin", help=f"Traces stored at or after: {TIME}.")
+@click.option("-e", "--endTimestamp", "end", help=f"Traces stored at or before: {TIME}.")
 @click.option(
     "-c",
     "--maxNum",
@@ -23,7 +23,7 @@ from batonmq.admin.times import TIME, parse_times
     type=click.IntRange(1, 10_000),
     default=64,
     show_default=True,
-    help="Trace messages to look at.",
+    help="Most trace messages to read.",
 )
 async def main(
     admin: Admin, out: Output, message_id: str, topic: str, begin: str | None, end: str | None, count: int

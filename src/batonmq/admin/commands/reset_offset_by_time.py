@@ -19,7 +19,7 @@ from batonmq.admin.times import TIME, parse_time
     type=bool,
     default=True,
     show_default=True,
-    help="Also where the group has not come so far yet.",
+    help="Also move offsets forward, skipping messages.",
 )
 @click.option("-b", "--broker", "broker", help="Only this broker, host:port.")
 @click.option("-q", "--queue", "queue_id", type=int, default=-1, help="Only this queue; with -b.")

@@ -21,7 +21,7 @@ COLUMNS = ["broker", "queueId", "brokerOffset", "consumerOffset", "timestampOffs
     type=bool,
     default=True,
     show_default=True,
-    help="Also where the group has not come so far yet.",
+    help="Also move offsets forward, skipping messages.",
 )
 @not_needed("-c", "--cluster")
 async def main(admin: Admin, out: Output, group: str, topic: str, timestamp: str, force: bool) -> None:

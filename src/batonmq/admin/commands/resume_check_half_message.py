@@ -11,8 +11,8 @@ from batonmq.protocol.message.errors import MessageFormatError
 
 @command("resumeCheckHalfMessage")
 @click.option("-i", "--msgId", "message_id", required=True, help="Offset message id of the half message.")
-@click.option("-t", "--topic", help="Topic of the half message; not needed here.")
-@click.option("-b", "--brokerAddr", "address", help="The master now, if it is not the broker in the id.")
+@click.option("-t", "--topic", help="Topic of the half message; ignored.")
+@click.option("-b", "--brokerAddr", "address", help="The present master, if the id names another broker.")
 async def main(admin: Admin, out: Output, message_id: str, topic: str | None, address: str | None) -> None:
     """Check a transaction again that was given up.
 

@@ -18,10 +18,15 @@ from batonmq.admin.session import Admin
     type=click.IntRange(1, 4 << 20),
     default=128,
     show_default=True,
-    help="Bytes.",
+    help="Size of each message, bytes.",
 )
 @click.option(
-    "-c", "--count", type=click.IntRange(1, 1_000_000), default=50, show_default=True, help="Messages."
+    "-c",
+    "--count",
+    type=click.IntRange(1, 1_000_000),
+    default=50,
+    show_default=True,
+    help="Number of messages.",
 )
 async def main(admin: Admin, out: Output, broker: str, size: int, count: int) -> None:
     """Time sends to a broker.

@@ -28,7 +28,7 @@ from batonmq.protocol.bodies.clients import MessageRequestMode
     type=click.IntRange(0),
     default=0,
     show_default=True,
-    help="POP: a client also pops the queues of so many other clients; 0: of all.",
+    help="With POP: number of other clients whose queues a client also pops; 0: all.",
 )
 async def main(
     admin: Admin,

@@ -24,7 +24,7 @@ from batonmq.routing.static_topics import MOST_QUEUES
 @clusters_option
 @topic_option
 @click.option(
-    "-qn", "--totalQueueNum", "queues", type=click.IntRange(1, MOST_QUEUES), help="Logical queues in all."
+    "-qn", "--totalQueueNum", "queues", type=click.IntRange(1, MOST_QUEUES), help="Number of logical queues."
 )
 @map_file_option
 @force_option

@@ -54,7 +54,7 @@ def _policy(_: click.Context, __: click.Parameter, text: str | None) -> GroupRet
     type=int,
     default=1,
     show_default=True,
-    help="Queues of its retry topic.",
+    help="Number of queues of its retry topic.",
 )
 @click.option(
     "-r",
@@ -89,7 +89,7 @@ def _policy(_: click.Context, __: click.Parameter, text: str | None) -> GroupRet
     "notify",
     type=bool,
     default=True,
-    help="Tell its members when one joins or leaves.",
+    help="Notify its members when one joins or leaves.",
 )
 @click.option(
     "-p",

@@ -13,10 +13,16 @@ from batonmq.admin.session import Admin, naming
 @masters_option
 @topic_option
 @click.option(
-    "-r", "--readQueueNums", "read", type=int, default=8, show_default=True, help="Queues that are read."
+    "-r", "--readQueueNums", "read", type=int, default=8, show_default=True, help="Number of queues to read."
 )
 @click.option(
-    "-w", "--writeQueueNums", "write", type=int, default=8, show_default=True, help="Queues that are written."
+    "-w",
+    "--writeQueueNums",
+    "write",
+    type=int,
+    default=8,
+    show_default=True,
+    help="Number of queues to write.",
 )
 @click.option(
     "-p", "--perm", type=click.IntRange(0, 7), default=6, show_default=True, help="2 write, 4 read, 6 both."

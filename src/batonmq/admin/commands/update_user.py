@@ -27,7 +27,7 @@ from batonmq.protocol.bodies.auth import UserInfo
     is_flag=False,
     flag_value="",
     callback=typed_if_empty,
-    help="Its new secret; -p alone asks for it, so that no list of processes shows it.",
+    help="Its new secret. With -p alone the command asks for it, so that no list of processes shows it.",
 )
 @user_type_option
 @click.option(

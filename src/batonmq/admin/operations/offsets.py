@@ -45,7 +45,7 @@ async def reset(
     """Let a group go on from the first message stored at a time; -1 is the end. Returns the new offsets.
 
     Args:
-        force: also where the group has not come so far yet.
+        force: also move offsets forward, which skips messages.
         broker: address of the only broker to do it at; None: all of the topic.
         queue_id: the only queue; None: all.
         offset: of that queue, instead of the time.
@@ -86,7 +86,7 @@ async def reset_committed(
     which would commit theirs again. Queues in which the group has no offset are left out.
 
     Args:
-        force: also where the group has not come so far yet.
+        force: also move offsets forward, which skips messages.
     """
     done: list[Rollback] = []
     route = await admin.queues(topic)
