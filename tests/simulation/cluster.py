@@ -137,9 +137,9 @@ class SimCluster:
         self.stranger = loop.network.start("stranger", "10.0.4.1")
         self.events: list[str] = []
         self.broker_keys: dict[str, Any] = {}
+        """More keys of brokers that are started from now on."""
         self.hand_back = False
         """Whether the first replica is the preferred master."""
-        """More keys of brokers that are started from now on."""
         self.lease_read = False
         """enableLeaseRead of the controllers that are started from now on."""
 

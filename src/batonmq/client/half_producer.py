@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from batonmq.client.delivery import Outgoing
 from batonmq.client.hooks import TransactionState
 from batonmq.client.message import EncodedBatch, Message
 from batonmq.client.transactions import COMMIT_OR_ROLLBACK, TransactionProducer, commit_log_offset_of
@@ -83,15 +84,13 @@ class HalfProducer(TransactionProducer):
             sent.broker_name, sent.queue, sent.queue_offset, commit_log_offset_of(sent), sent.message_id
         )
 
-    def _prepare(
-        self, message: Message | Sequence[Message] | EncodedBatch
-    ) -> tuple[Message, int, int, bytes | memoryview, str]:
+    def _prepare(self, message: Message | Sequence[Message] | EncodedBatch) -> Outgoing:
         if not isinstance(message, EncodedBatch):
             return super()._prepare(message)
         head = Message(message.topic, message.body)
         head.check(self._max_size)
         head.unique_id = first_unique_id(message.body)
-        return head, int(RequestCode.PREPARE_BATCH), 0, message.body, head.unique_id
+        return Outgoing(head, int(RequestCode.PREPARE_BATCH), 0, message.body, head.unique_id)
 
     async def end_many(
         self, broker: str, topic: str, ends: list[TransactionEnd], state: TransactionState, timeout_ms: float

@@ -1,51 +1,41 @@
 """Sending messages.
 
-A send picks a queue, asks its broker's master to store the message, and returns when that is acknowledged.
-On any failure the route is asked for again at once, and the next attempt follows at once on another broker or
-on the new master, else within 20 ms: a group that lost its master is used again as soon as the name server
-knows the next one. A master that does not answer is left as soon as there is another one
-(`routing/overdue.py`).
+A send picks a queue, asks its broker's master to store the message, and returns when that is acknowledged
+(`delivery.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import random
 import ssl
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
 from batonmq.client.batches import check_one_key, encode_messages
-from batonmq.client.errors import NotSafelyStored, SendFailed
+from batonmq.client.delivery import Delivery, Outgoing, QueueChoice, Selector, check_writable, no_master
 from batonmq.client.hooks import Hook, Hooks, Sending, SendKind, around
-from batonmq.client.message import EncodedBatch, Message, SendResult, SendStatus
+from batonmq.client.message import EncodedBatch, Message, SendResult
 from batonmq.client.producer_heartbeats import ProducerHeartbeats
 from batonmq.client.replies import Replies, Requests
 from batonmq.client.session import ClientSession
-from batonmq.client.sharding import queue_of_key
 from batonmq.common.clock import Clock
 from batonmq.net.client import RemotingClient
 from batonmq.net.dispatch import Dispatcher
-from batonmq.net.errors import ConnectFailed, NetError
 from batonmq.protocol.bodies.common import MessageQueue
 from batonmq.protocol.codes import MessageSysFlag, RequestCode, ResponseCode
 from batonmq.protocol.compression import CompressionType, compress
-from batonmq.protocol.errors import MQError, TopicNotExistError, error_for
-from batonmq.protocol.frame import Command
+from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers.broker.send import (
     RecallMessage,
     RecallMessageResponse,
-    SendMessageResponse,
     SendMessageV2,
 )
 from batonmq.protocol.message.ids import UniqueIds
 from batonmq.protocol.message.properties import (
-    PROPERTY_MSG_REGION,
-    PROPERTY_REPLY_TO_CLIENT,
-    PROPERTY_TRACE_SWITCH,
     PROPERTY_TRANSACTION_PREPARED,
 )
 from batonmq.protocol.message.recall import decode_recall_handle
@@ -57,23 +47,6 @@ from batonmq.routing.name_servers import NoNameServer
 from batonmq.routing.overdue import OverdueCalls
 from batonmq.routing.picker import QueuePicker
 from batonmq.routing.routes import TopicRoute
-from batonmq.routing.session import OUTAGE_POLL_S
-
-log = logging.getLogger(__name__)
-
-FIRST_PAUSE_S = 0.0025
-"""Doubled before each wait for a new master, up to `OUTAGE_POLL_S`: a planned switch takes some 10 ms."""
-"""Queues a topic gets when a broker creates it for our first message."""
-
-Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
-"""Picks the queue of a message among those that can be written to now, or among all logical queues."""
-
-_STATUS = {
-    int(ResponseCode.SUCCESS): SendStatus.SEND_OK,
-    int(ResponseCode.FLUSH_DISK_TIMEOUT): SendStatus.FLUSH_DISK_TIMEOUT,
-    int(ResponseCode.FLUSH_SLAVE_TIMEOUT): SendStatus.FLUSH_SLAVE_TIMEOUT,
-    int(ResponseCode.SLAVE_NOT_AVAILABLE): SendStatus.SLAVE_NOT_AVAILABLE,
-}
 
 
 class Producer:
@@ -94,7 +67,7 @@ class Producer:
         client_ip: this machine's address in client and message ids; found out when None.
         auto_create: send to unknown topics, which brokers with `autoCreateTopicEnable` create.
         hooks: code around each send (`client/hooks.py`): traces, metrics.
-        tls: talk TLS to name servers and brokers; RocketMQ's certificates name no hosts as a rule, so that
+        tls: use TLS to name servers and brokers; RocketMQ's certificates name no hosts as a rule, so that
             `check_hostname` must be off (docs/client.md, TLS).
         credentials: sign all requests, for clusters with access control (docs/access-control.md).
     """
@@ -139,8 +112,6 @@ class Producer:
         self._session.on_route = self._route_changed
         self._calls = OverdueCalls(self._session)
         self._timeout_ms = send_timeout_ms
-        self._attempt_timeout_ms = attempt_timeout_ms
-        self._retries = retries
         self._compress_over = compress_over
         self._compression = compression
         self._compression_level = compression_level
@@ -148,8 +119,17 @@ class Producer:
         self._auto_create = auto_create
         rng = self._session.rng
         self._ids = UniqueIds(self._session.ip, os.getpid(), rng.getrandbits(32))
-        self._picker = QueuePicker(rng.randrange(1 << 16))
         self._heartbeats = ProducerHeartbeats(self._session, group)
+        self._delivery = Delivery(
+            self._session,
+            group,
+            QueuePicker(rng.randrange(1 << 16)),
+            self._calls,
+            self._heartbeats,
+            retries=retries,
+            attempt_timeout_ms=attempt_timeout_ms,
+            auto_create=auto_create,
+        )
         self._requests = Requests(self._session)
         self._requests.bind(self._dispatcher)
         self._replies: Replies | None = None
@@ -257,116 +237,21 @@ class Producer:
     ) -> SendResult:
         if not isinstance(message, Message | EncodedBatch):
             message = list(message)
-        head, code, sys_flag, body, message_id = self._prepare(message)
-        leading = head  # the message whose queue is looked for
+        outgoing = self._prepare(message)
+        leading = outgoing.head
         if isinstance(message, list):
             leading = message[0]
             if queue is None and selector is None:
                 check_one_key(message)
         if system and PROPERTY_TRANSACTION_PREPARED in system:
-            sys_flag |= MessageSysFlag.TRANSACTION_PREPARED
-        topic = head.topic
-        session = self._session
-        chosen = queue is not None or selector is not None or leading.sharding_key is not None
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + (self._timeout_ms if timeout_ms is None else timeout_ms) / 1000
-        route = session.known_route(topic)
-        if route is not None and route.read_only:
-            route = None  # the permission may have changed since
-        attempts = refusals = pauses = 0
-        failed: set[str] = set()
-        """Masters that failed since the last pause."""
-        maybe_stored = False
-        avoid: str | None = None
-        failure: Exception | None = None
-        command = Command(code, binary=True)
-        properties = head.encoded_properties(system).decode()
-        born = str(session.clock.now_ms())
-        while True:
-            if session.closed:
-                raise SendFailed(topic, attempts, session.closed_error(), maybe_stored) from failure
-            if route is None:
-                route, failure = await self._route(topic, failure)
-            if route is not None and queue is None:
-                _check_writable(topic, route)
-            target = self._target(route, leading, queue, selector, avoid) if route is not None else None
-            broker = route.broker_of(target) if route is not None and target is not None else ""
-            address = route.master(broker) if route is not None else None
-            left_ms = (deadline - loop.time()) * 1000
-            if left_ms <= 0:
-                raise SendFailed(topic, attempts, failure, maybe_stored) from failure
-            if target is not None and address is not None:
-                attempts += 1
-                command.ext.clear()
-                command.ext.update(
-                    send_ext(
-                        self.group,
-                        topic,
-                        broker,
-                        target.queue_id,
-                        sys_flag=sys_flag,
-                        born_timestamp=born,
-                        flag=head.flag,
-                        properties=properties,
-                        batch=code == RequestCode.SEND_BATCH_MESSAGE,
-                    )
-                )
-                wait_ms = (
-                    left_ms if self._attempt_timeout_ms is None else min(left_ms, self._attempt_timeout_ms)
-                )
-                number, began = self._calls.began(topic), loop.time()
-                try:
-                    if system and PROPERTY_REPLY_TO_CLIENT in system:
-                        # A broker passes replies on to clients it knows.
-                        if not await self._heartbeats.greet(address, wait_ms):
-                            raise ConnectFailed(address, "does not answer")
-                        wait_ms = max(1.0, wait_ms - (loop.time() - began) * 1000)
-                    answer = await session.net.invoke(address, command, body=body, timeout_ms=wait_ms)
-                    status = _STATUS.get(answer.code)
-                    if status is not None:
-                        if sending is not None:
-                            sending.address = address
-                        self._picker.worked(broker)
-                        return self._result(status, answer, message_id, target, broker)
-                    raise error_for(answer.code, answer.remark, answer.ext)
-                except NetError as error:
-                    maybe_stored = maybe_stored or error.sent
-                    failure = error
-                except MQError as error:
-                    elsewhere = error.code == ResponseCode.NO_PERMISSION and not chosen
-                    if not error.retryable and not elsewhere:
-                        raise
-                    if not error.stale_route or isinstance(error, TopicNotExistError):
-                        refusals += 1
-                        if refusals > self._retries:
-                            raise
-                    failure = error
-                finally:
-                    self._calls.ended(number)
-                log.debug("send to %s at %s failed: %s", target, address, failure)
-                self._picker.failed(broker, session.clock.monotonic_ms())
-                avoid = broker
-            elif failure is None:
-                failure = _no_master(topic, route, target)
-            fixed = queue is not None or (chosen and route is not None and route.is_static)
-            another = route is not None and not fixed and self._another(route, avoid)
-            first = address is not None and address not in failed
-            if first or another:
-                route, failure = await self._route(topic, failure)
-            if address is not None and first:
-                failed.add(address)
-                moved = (
-                    route.master(route.broker_of(target))
-                    if route is not None and target is not None
-                    else None
-                )
-                another = another or (moved is not None and moved not in failed)
-            if not another:
-                # What was known before the pause may have changed in it.
-                route, pauses = None, pauses + 1
-                pause_s = min(OUTAGE_POLL_S, FIRST_PAUSE_S * 2**pauses)
-                await asyncio.sleep(min(pause_s, max(0.0, deadline - loop.time())))
-                failed.clear()
+            outgoing = replace(outgoing, sys_flag=outgoing.sys_flag | MessageSysFlag.TRANSACTION_PREPARED)
+        return await self._delivery.send(
+            outgoing,
+            QueueChoice(leading, queue, selector),
+            self._timeout_ms if timeout_ms is None else timeout_ms,
+            system or {},
+            sending,
+        )
 
     async def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
         """Send without waiting for an acknowledgement: a lost message is not reported.
@@ -375,30 +260,31 @@ class Producer:
         collected. Raises `MQError` for a message that no broker would take, `NetError` when there is no
         connection or the broker takes nothing.
         """
-        head, _, sys_flag, body, _ = self._prepare(message)
+        outgoing = self._prepare(message)
+        head = outgoing.head
         route = await self._session.route(head.topic, fallback=self._auto_create)
         if route.read_only and queue is None:
             route = await self._session.refresh(head.topic)
-            _check_writable(head.topic, route)
-        target = self._target(route, head, queue, None, None)
+            check_writable(head.topic, route)
+        target = self._delivery.target(route, QueueChoice(head, queue))
         broker = route.broker_of(target) if target is not None else ""
         address = route.master(broker)
         if target is None or address is None:
-            raise _no_master(head.topic, route, target)
+            raise no_master(head.topic, route, target)
         session = self._session
         fields = send_ext(
             self.group,
             head.topic,
             broker,
             target.queue_id,
-            sys_flag=sys_flag,
+            sys_flag=outgoing.sys_flag,
             born_timestamp=str(session.clock.now_ms()),
             flag=head.flag,
             properties=head.encoded_properties().decode(),
             batch=False,
         )
         await session.net.oneway(
-            address, SendMessageV2.from_ext(fields), body, room_within_ms=self._timeout_ms
+            address, SendMessageV2.from_ext(fields), outgoing.body, room_within_ms=self._timeout_ms
         )
 
     # -- more than sending
@@ -466,101 +352,24 @@ class Producer:
     def _route_changed(self, topic: str, route: TopicRoute) -> None:
         self._heartbeats.route_changed(route)
 
-    # -- parts of a send
-
-    def _prepare(
-        self, message: Message | Sequence[Message] | EncodedBatch
-    ) -> tuple[Message, int, int, bytes | memoryview, str]:
-        """Check and encode: (whose topic and properties, request code, sys flag, body, message id)."""
+    def _prepare(self, message: Message | Sequence[Message] | EncodedBatch) -> Outgoing:
+        """Check and encode."""
         now_ms = self._session.clock.now_ms()
         if isinstance(message, Message):
             message.check(self._max_size)
             if message.unique_id is None:
                 message.unique_id = self._ids.next(now_ms)
-            # A copy of what is no bytes: it may wait to be written when the caller uses its buffer again.
+            # A copy if it is not bytes: it may wait to be written when the caller uses its buffer again.
             body = bytes(message.body)
             sys_flag = 0
             if self._compress_over and len(body) > self._compress_over:
                 packed = compress(body, self._compression, self._compression_level)
                 if len(packed) < len(body):  # else it may be over the brokers' limit, which the body is not
                     body, sys_flag = packed, self._compression.sys_flag
-            return message, int(RequestCode.SEND_MESSAGE_V2), sys_flag, body, message.unique_id
+            return Outgoing(message, int(RequestCode.SEND_MESSAGE_V2), sys_flag, body, message.unique_id)
         if isinstance(message, EncodedBatch):
             head = Message(message.topic, message.body)
             head.check(self._max_size)
-            return head, int(RequestCode.SEND_BATCH_MESSAGE), 0, message.body, ""
+            return Outgoing(head, int(RequestCode.SEND_BATCH_MESSAGE), 0, message.body, "")
         head, body, ids = encode_messages(message, self._max_size, lambda: self._ids.next(now_ms))
-        return head, int(RequestCode.SEND_BATCH_MESSAGE), 0, body, ids
-
-    async def _route(
-        self, topic: str, failure: Exception | None
-    ) -> tuple[TopicRoute | None, Exception | None]:
-        """The refreshed route, and the failure to report if there is none."""
-        try:
-            return await self._session.refresh_or_known(topic, fallback=self._auto_create), failure
-        except TopicNotExistError:
-            raise
-        except (NetError, MQError) as error:
-            return None, failure or error
-
-    def _target(
-        self,
-        route: TopicRoute,
-        message: Message,
-        queue: MessageQueue | None,
-        selector: Selector | None,
-        avoid: str | None,
-    ) -> MessageQueue | None:
-        if queue is not None:
-            return queue
-        if selector is not None:
-            return selector(route.key_queues, message) if route.key_queues else None
-        if message.sharding_key is not None:
-            return queue_of_key(route.key_queues, message.sharding_key) if route.key_queues else None
-        return self._picker.pick(route, message.topic, self._session.clock.monotonic_ms(), avoid)
-
-    def _another(self, route: TopicRoute, failed: str | None) -> bool:
-        """There is a broker that did not fail lately, so that the next attempt need not wait."""
-        now_ms = self._session.clock.monotonic_ms()
-        names = {route.broker_of(queue) for queue in route.write_queues}
-        return any(name != failed and not self._picker.is_faulty(name, now_ms) for name in names)
-
-    def _result(
-        self, status: SendStatus, answer: Command, message_id: str, target: MessageQueue, broker: str
-    ) -> SendResult:
-        stored = SendMessageResponse.from_ext(answer.ext)
-        queue = MessageQueue(target.topic, target.broker_name, stored.queue_id)
-        result = SendResult(
-            status,
-            message_id,
-            stored.msg_id,
-            queue,
-            stored.queue_offset,
-            broker_name=broker,
-            recall_handle=stored.recall_handle,
-            transaction_id=stored.transaction_id,
-            region=answer.ext.get(PROPERTY_MSG_REGION),
-            traced=answer.ext.get(PROPERTY_TRACE_SWITCH) != "false",
-        )
-        if status is not SendStatus.SEND_OK:
-            raise NotSafelyStored(result)
-        return result
-
-
-def _check_writable(topic: str, route: TopicRoute) -> None:
-    if route.read_only:
-        raise MQError(
-            ResponseCode.NO_PERMISSION,
-            f"topic {topic} has no writable queue: sending to it is forbidden on "
-            f"{', '.join(sorted(route.brokers))} by the topic's perm (updateTopic -p 6 allows it), by "
-            "brokerPermission, or by wipeWritePerm (addWritePerm allows it)",
-        )
-
-
-def _no_master(topic: str, route: TopicRoute | None, target: MessageQueue | None) -> ConnectFailed:
-    """Nobody takes the message now. Sends wait, because a broker set may have a master soon."""
-    if target is not None:
-        return ConnectFailed(str(target), "has no master now")
-    names = ", ".join(sorted(route.brokers)) if route is not None else ""
-    where = f" at {names}; a slave, even one that acts as master, takes no messages" if names else ""
-    return ConnectFailed(topic, f"has no master now{where}")
+        return Outgoing(head, int(RequestCode.SEND_BATCH_MESSAGE), 0, body, ids)

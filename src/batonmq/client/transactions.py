@@ -15,10 +15,11 @@ from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
+from batonmq.client.delivery import Selector
 from batonmq.client.errors import NotSafelyStored, TransactionUnconfirmed
 from batonmq.client.hooks import TransactionEnd, TransactionState, report_end
 from batonmq.client.message import Message, SendResult
-from batonmq.client.producer import Producer, Selector
+from batonmq.client.producer import Producer
 from batonmq.net.connection import Connection
 from batonmq.net.dispatch import Request
 from batonmq.net.errors import ConnectFailed, NetError

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import pytest
 import uvloop
 
-from batonmq.client import producer as producer_module
+from batonmq.client import delivery
 from batonmq.client.errors import NotSafelyStored, SendFailed
 from batonmq.client.message import Message, SendResult, SendStatus
 from batonmq.client.producer import Producer
@@ -280,8 +280,8 @@ async def test_a_new_master_is_tried_at_once_and_the_old_one_not_again(
     monkeypatch: pytest.MonkeyPatch, known_after_s: float
 ) -> None:
     """A refusal makes the route be asked for at once; if that knows nothing new, again after the pause."""
-    monkeypatch.setattr(producer_module, "FIRST_PAUSE_S", 10.0)
-    monkeypatch.setattr(producer_module, "OUTAGE_POLL_S", 0.4)
+    monkeypatch.setattr(delivery, "FIRST_PAUSE_S", 10.0)
+    monkeypatch.setattr(delivery, "OUTAGE_POLL_S", 0.4)
     async with FakeCluster() as cluster:
         old = await cluster.broker("a")
         new = await cluster.broker("a", 1)
