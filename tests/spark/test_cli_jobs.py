@@ -240,7 +240,7 @@ def test_a_replay_that_is_stopped_ends_in_order_and_goes_on(session, topics, tmp
         running.wait()
     assert running.returncode == 1 and not said, errors
     assert not re.search(r"Traceback|^\tat ", errors, re.MULTILINE), errors
-    assert errors.splitlines()[-1] == "Error: stopped; the same command goes on"
+    assert errors.splitlines()[-1] == "Error: stopped; the same command continues"
     assert topics.read(session, target).count() < 30
     ran(*command)
     assert sorted(values(topics.read(session, target))) == sorted(bodies("a", 30))
@@ -326,6 +326,6 @@ def test_what_cannot_be_used_is_one_line(tmp_path: Path):
     (tmp_path / "events.jsonl").write_text('{"time_ms": 1, "event": "leader"}\n{"half a li')
     done = ran("failover-report", "--dir", tmp_path, "--json", *FAST)
     assert json.loads(done.stdout)["notes"] == ["1 line of the events is damaged and left out"]
-    assert "nothing tells of elections" in ran("failover-report", code=2).stderr
+    assert "no source of elections" in ran("failover-report", code=2).stderr
     assert "no time zone" in ran("failover-report", "--dir", tmp_path, "--log-zone", "Mars/X", code=2).stderr
     assert "is not a checkpoint" in ran("lag", "-n", "127.0.0.1:1", "--checkpoint", tmp_path, code=1).stderr

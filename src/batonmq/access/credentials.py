@@ -1,4 +1,4 @@
-"""Credentials of a command line: with whose name and secret its requests are signed.
+"""Credentials of a command line: the user and the secret that sign its requests.
 
 The first of these that is there counts: the file of `--credentials`, the environment variables
 `BATONMQ_ACCESS_KEY` and `BATONMQ_SECRET_KEY`, and mqadmin's file ``$ROCKETMQ_HOME/conf/tools.yml``. No option

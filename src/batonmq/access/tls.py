@@ -1,4 +1,4 @@
-"""TLS of a command line: its options, and what connections get from them.
+"""TLS options of a command line, and the context that they give its connections.
 
 mqadmin reads `-Dtls.enable=true` and the `tls.client.*` keys of its `tls.config.file`; the same file serves
 here, and the keys that matter to most have options.

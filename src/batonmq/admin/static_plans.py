@@ -197,7 +197,7 @@ def check(plan: TopicRemappingDetailWrapper, topic: str) -> None:
     logical_queues_of(topic, plan.broker_config_map)
     unknown = {*plan.broker_to_map_in, *plan.broker_to_map_out} - plan.broker_config_map.keys()
     if unknown:
-        raise ValueError(f"it says nothing of {', '.join(sorted(unknown))}, which gains or loses queues")
+        raise ValueError(f"it has no entry for {', '.join(sorted(unknown))}, which gains or loses queues")
 
 
 # -- against what brokers know

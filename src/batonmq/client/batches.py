@@ -1,4 +1,4 @@
-"""Several messages as one send: what they must have in common, and how they travel."""
+"""Batches: checks that messages may share one request, and encodes them."""
 
 from __future__ import annotations
 

@@ -253,7 +253,7 @@ class Consumer:
             self._subscriptions[retry] = Subscription(
                 tag_subscription(retry, ALL_TAGS, start_ms), for_retried(self._subscriptions), 1
             )
-        await self._heartbeats.beat()
+        await self._heartbeats.send()
         await self._assignment.rebalance()
         spawn(self._assignment.run(), self._tasks)
         spawn(self._watch.run(), self._tasks)
@@ -279,7 +279,7 @@ class Consumer:
         await cancel(self._upkeep)
         if self._started:
             await self._assignment.give_up(dropped)
-            await self._heartbeats.say_goodbye()
+            await self._heartbeats.unregister()
         self._offsets.close()
         await self._session.close()
 

@@ -1,4 +1,4 @@
-"""What a caller can get besides an answer that says no (`MQError`) and a broken network (`NetError`)."""
+"""Errors of the client, besides a broker's refusal (`MQError`) and a broken network (`NetError`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a subscription selects: tags, or an SQL expression over properties. Pure."""
+"""The filter of a subscription: tags, or an SQL expression over properties. Pure."""
 
 from __future__ import annotations
 

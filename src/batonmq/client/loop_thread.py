@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for callers that block.
+"""An event loop in a separate thread, for callers that block.
 
 Threads may share it, and a signal handler may use it while its own thread waits in it.
 """

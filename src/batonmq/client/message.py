@@ -1,4 +1,4 @@
-"""What users send and what they get for it."""
+"""Messages to send, and the results of sends."""
 
 from __future__ import annotations
 

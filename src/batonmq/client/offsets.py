@@ -1,4 +1,4 @@
-"""Where a consumer keeps its offsets: at the broker for a group, in a file for broadcasting."""
+"""Stores a consumer's offsets: at the broker for a group, in a file for broadcasting."""
 
 from __future__ import annotations
 

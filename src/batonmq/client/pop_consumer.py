@@ -222,7 +222,7 @@ class PopConsumer:
             raise
         self._started = True
         self._tools.start_ms = session.clock.now_ms()
-        await self._heartbeats.beat()
+        await self._heartbeats.send()
         spawn(self._heartbeats.run(), self._tasks)
         spawn(self._renewal.run(), self._tasks)
         spawn(self._watch.run(), self._tasks)
@@ -250,7 +250,7 @@ class PopConsumer:
         # A broker drops a pop that waits there when the connection is closed, and not before.
         await cancel(self._loops)
         if self._started:
-            await self._heartbeats.say_goodbye()
+            await self._heartbeats.unregister()
         await self._session.close()
 
     @property

@@ -1,4 +1,4 @@
-"""What a consumer holds of one queue. Decides what may be committed and when to stop pulling."""
+"""The messages of one queue that a consumer holds. Decides what may be committed and when to stop pulling."""
 
 from __future__ import annotations
 

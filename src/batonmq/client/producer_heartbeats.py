@@ -1,4 +1,4 @@
-"""How brokers know a producer: heartbeats to all masters of its topics.
+"""Sends a producer's heartbeats to all masters of its topics, so that brokers know it.
 
 Brokers list producers by them, ask them about transactions, and send them the replies to their requests.
 """

@@ -1,4 +1,4 @@
-"""Who consumes which queue. Pure; the same answer as Java's AVG strategy, so that groups may be mixed."""
+"""Divides queues among the clients of a group, as Java's AVG strategy does, so that groups may be mixed."""
 
 from __future__ import annotations
 

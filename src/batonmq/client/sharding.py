@@ -1,4 +1,4 @@
-"""Which queue the messages of one sharding key go to. Pure.
+"""Chooses the queue for the messages of one sharding key. No I/O.
 
 SipHash-2-4 of the key, as a Java long, modulo the number of queues: what RocketMQ's gRPC clients do with
 message groups (`PublishingLoadBalancer.takeMessageQueueByMessageGroup`, with Guava's default key).

@@ -177,7 +177,7 @@ class SimpleConsumer:
         for late in self._late:
             await self._give_back(late.messages)
         if self._started:
-            await self._heartbeats.say_goodbye()
+            await self._heartbeats.unregister()
         await self._session.close()
 
     @property
@@ -290,7 +290,7 @@ class SimpleConsumer:
         await self._session.refresh(topic)
         session = self._session
         await check_subscription(session, session.client_id, self.group, self._subscriptions[topic].data)
-        await self._heartbeats.beat()
+        await self._heartbeats.send()
 
     async def _pop(self, source: Source, count: int, hidden_ms: int) -> list[MessageExt]:
         """A pop that is not lost when `receive` is cancelled: the next `receive` gets its messages."""
@@ -345,7 +345,7 @@ class SimpleConsumer:
             try:
                 await self._requests.change_invisible(message, 1, timeout_ms=500, suspend=True)
             except (NetError, MQError) as error:
-                log.info("message %s comes again later: %s", message.message_id, error)
+                log.info("message %s will be delivered again later: %s", message.message_id, error)
 
     async def ack(self, messages: MessageExt | Iterable[MessageExt], *, timeout_ms: int = 3_000) -> None:
         """The messages are consumed. An ack after the invisible time does not prevent another delivery.

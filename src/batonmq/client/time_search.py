@@ -1,4 +1,4 @@
-"""Searches by store time where brokers answer with a message near by. No I/O."""
+"""Searches by store time where brokers answer with a message nearby. No I/O."""
 
 from __future__ import annotations
 

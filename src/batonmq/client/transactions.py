@@ -289,7 +289,10 @@ class TransactionProducer(Producer):
             log.info("%s asks about a transaction of another group", request.connection)
             return
         if len(self._checks) >= MAX_CHECKS:
-            log.warning("%d checks of transactions wait: one more is left to the next time", MAX_CHECKS)
+            log.warning(
+                "%d transaction checks wait: another one is ignored, and the broker will repeat it",
+                MAX_CHECKS,
+            )
             return
         task = asyncio.get_running_loop().create_task(self._answer(request.connection, header, message))
         self._checks.add(task)
@@ -393,7 +396,11 @@ class Transaction:
         if error is None:
             await self.commit()
         else:
-            log.info("transaction %s is left open by %r: the broker asks", self.transaction_id, error)
+            log.info(
+                "transaction %s stays undecided after %r: the broker will check it",
+                self.transaction_id,
+                error,
+            )
 
     async def commit(self) -> None:
         """Have the message delivered. Raises `TransactionUnconfirmed`: it is delivered later then."""

@@ -1,4 +1,4 @@
-"""Noticing a master that does not answer: frozen, or cut off.
+"""Notices a master that does not answer because it is frozen or cut off.
 
 Its connections stay open, so a call to it ends only with its timeout. While a call is overdue the route is
 asked for. As soon as it names another master, the session drops the connections to the former one, and the

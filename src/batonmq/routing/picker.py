@@ -1,4 +1,4 @@
-"""Which queue the next message goes to. Decides only; time comes in as milliseconds of a monotonic clock."""
+"""Chooses the queue of the next message. No I/O: time comes in as milliseconds of a monotonic clock."""
 
 from __future__ import annotations
 

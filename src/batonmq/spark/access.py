@@ -1,4 +1,4 @@
-"""How a job reaches a cluster: TLS and the user, for source and sink and for the job's own clients."""
+"""Access of a job to a cluster: TLS and the user, for source, sink and the job's own clients."""
 
 from __future__ import annotations
 

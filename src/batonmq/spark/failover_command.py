@@ -202,7 +202,7 @@ def find(
         found.histories += sorted(directory.rglob(HISTORY_FILES))
     if not (found.events or found.logs or found.stores):
         raise click.UsageError(
-            "nothing tells of elections: give --events, --log or --store, or a --dir that has them"
+            "no source of elections: give --events, --log or --store, or a --dir that has them"
         )
     return found
 

@@ -1,4 +1,4 @@
-"""Slices of one buffer as Arrow columns, without a Python object a value."""
+"""Gathers slices of one buffer into Arrow columns, without a Python object for each value."""
 
 from __future__ import annotations
 

@@ -458,11 +458,11 @@ def _topics(
 
 
 def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """A JSON object. Raises `ValueError` for a name that is there twice; `json` drops the first value."""
+    """A JSON object. Raises `ValueError` for a name that occurs twice; `json` drops the first value."""
     found: dict[str, object] = {}
     for name, value in pairs:
         if name in found:
-            raise ValueError(f"{name!r} is there twice")
+            raise ValueError(f"{name!r} occurs twice")
         found[name] = value
     return found
 

@@ -1,4 +1,4 @@
-"""Says what is wrong with the options of a stream where Spark shows it."""
+"""Reports errors in the options of a stream where Spark shows them."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ def stops_in_order(session: SparkSession) -> Iterator[None]:
         except (Py4JError, PySparkException, OSError):
             if not asked():
                 raise
-            raise click.ClickException("stopped; the same command goes on") from None
+            raise click.ClickException("stopped; the same command continues") from None
         finally:
             over.set()
             watcher.join()

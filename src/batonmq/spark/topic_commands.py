@@ -364,7 +364,7 @@ def mirror(
         while not over:
             over = ended(query, asked)
             if asked():
-                click.echo("stopped; the same command goes on", err=True)
+                click.echo("stopped; the same command continues", err=True)
                 return
             if not over and time.monotonic() - looked_at < _TRANSLATE_S:
                 continue

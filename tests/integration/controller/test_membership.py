@@ -259,7 +259,7 @@ async def test_what_would_be_a_mistake_is_refused(
 ) -> None:
     leader = await operator.leader()
     founder = await operator.newcomer("n3", joins=False)
-    with pytest.raises(AdminError, match="found a group of its own"):
+    with pytest.raises(AdminError, match="create a separate Raft group"):
         await operator.add(founder)
     for node_id, address, complaint in [
         ("n0", "127.0.0.1:1", "n0 is a member already"),

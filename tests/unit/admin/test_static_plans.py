@@ -149,7 +149,7 @@ def test_what_contradicts_itself_is_refused() -> None:
         logical_queues_of("t", {**configs, "b": dirty})
     with pytest.raises(ValueError, match=r"b cannot serve queue 0 .* it has 0 queues to write and 1 to read"):
         logical_queues_of("t", {**configs, "b": replace(configs["b"], write_queue_nums=0)})
-    with pytest.raises(ValueError, match="it says nothing of c"):
+    with pytest.raises(ValueError, match="it has no entry for c"):
         check(TopicRemappingDetailWrapper("t", "", 1, configs, ["c"]), "t")
 
 

@@ -40,7 +40,7 @@ async def test_a_refusal_is_one_warning_until_the_broker_takes_one(
     )
     net.answers = [REFUSAL, REFUSAL, None, REFUSAL]
     for _ in range(4):
-        await heartbeats.beat()
+        await heartbeats.send()
     warnings = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
     assert len(warnings) == 2
     assert all(

@@ -170,7 +170,7 @@ def test_files_are_found_below_a_directory(tmp_path: Path) -> None:
     assert [path.name for path in found.histories] == ["history-a.parquet"]
     with pytest.raises(click.UsageError, match=r"has no events\.jsonl"):
         find([], [tmp_path / "s"], [], [], [])
-    with pytest.raises(click.UsageError, match="nothing tells of elections"):
+    with pytest.raises(click.UsageError, match="no source of elections"):
         find([tmp_path / "c0" / "none"], [], [], [], [tmp_path / "history-a.parquet"])
 
 

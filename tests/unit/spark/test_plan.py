@@ -296,7 +296,7 @@ def test_times_must_name_every_queue_and_no_other():
             {"subscribe": "a", "startingTimestamp": "9223372036854775808"},
             "must be at most 9223372036854775807",
         ),
-        ({"subscribe": "a", "startingOffsets": '{"a": {"b:0": 1, "b:0": 9}}'}, "'b:0' is there twice"),
+        ({"subscribe": "a", "startingOffsets": '{"a": {"b:0": 1, "b:0": 9}}'}, "'b:0' occurs twice"),
         ({"subscribe": "a", "startingOffsetsByTimestampStrategy": "x"}, "must be error or latest"),
         ({"subscribe": "a", "maxTriggerDelay": "15 parsecs"}, "must be like 500ms"),
         ({"subscribe": "a", "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "more than"),

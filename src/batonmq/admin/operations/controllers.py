@@ -202,7 +202,7 @@ async def _check_newcomer(admin: Admin, controllers: str, node_id: str, raft: st
         return
     if found.standing == "voter":
         raise AdminError(
-            f"{node_id} was started to found a group of its own: start it with an empty directory and "
+            f"{node_id} was started to create a separate Raft group: start it with an empty directory and "
             f"controllerJoinRunningGroup=true"
         )
     if found.standing == "removed":

@@ -257,7 +257,7 @@ class Move:
         while (found := await reached(before)) is None:
             if time.monotonic() > deadline:
                 raise AdminError(
-                    f"{self._name}: waited {self._patience_s:.0f} s for {what}; the same command goes on "
+                    f"{self._name}: waited {self._patience_s:.0f} s for {what}; the same command continues "
                     "from here"
                 )
             await asyncio.sleep(POLL_S)

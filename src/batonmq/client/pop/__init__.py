@@ -1,1 +1,1 @@
-"""Pop consumption: what `SimpleConsumer` and `PopConsumer` stand on."""
+"""Pop consumption: the parts that `SimpleConsumer` and `PopConsumer` share."""

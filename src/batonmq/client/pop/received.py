@@ -1,4 +1,4 @@
-"""What a pop brought: the records with their receipts. Pure, but for the log.
+"""The answer to a pop: the records with their receipts. No I/O, except for the log.
 
 Source: `MQClientAPIImpl.processPopResponse` of Apache RocketMQ 5.5.
 """

@@ -1,4 +1,4 @@
-"""Requests of pop consumption, to whichever replica is the master."""
+"""Requests of pop consumption, sent to the current master."""
 
 from __future__ import annotations
 
@@ -110,7 +110,10 @@ class PopRequests:
             try:
                 await self.ack([message for message in messages if not matches(subscription, message.tags)])
             except (NetError, MQError) as error:
-                log.info("messages with other tags come again: %s", error)
+                log.info(
+                    "messages with other tags could not be acknowledged and will be delivered again: %s",
+                    error,
+                )
         return wanted
 
     async def has_messages(

@@ -1,4 +1,4 @@
-"""What popped messages need while they are handled and afterwards: renewal, and acks.
+"""Renews popped messages while they are handled, and acknowledges them afterwards.
 
 A message is hidden from the group for a while only. `Renewal` hides those that wait or are being handled
 again in time. `Acks` sends acks in batches: what comes while a request is under way goes into the next one.
@@ -134,7 +134,7 @@ class Acks:
                     lost = [one for one in batch if one.hidden_until <= loop.time()]
                     if lost or not (isinstance(error, NetError) or error.retryable):
                         log.warning(
-                            "%d messages come again, for they could not be acknowledged: %s",
+                            "%d messages could not be acknowledged and will be delivered again: %s",
                             len(lost) or len(batch),
                             error,
                         )

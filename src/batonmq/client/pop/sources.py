@@ -1,4 +1,4 @@
-"""Which brokers may have messages for a consumer that asks for them when it likes.
+"""Finds the brokers that may have messages for a pop consumer.
 
 A consumer pops a broker only if that may bring something. A broker that had nothing is watched: one request
 waits there until a message comes (NOTIFICATION). So a consumer waits at all brokers of all its topics at

@@ -1,4 +1,4 @@
-"""What consumers of every kind answer to the tools behind a broker."""
+"""Answers of consumers of every kind to the tools behind a broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of one queue while it is this client's."""
+"""One queue that is assigned to this client: what the consumer knows of it."""
 
 from __future__ import annotations
 

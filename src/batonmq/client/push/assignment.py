@@ -1,4 +1,4 @@
-"""Which queues are this client's: its share of the group's, taken and given up as clients come and go."""
+"""Takes this client's share of the group's queues, and gives queues up as clients come and go."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class Assignment:
             if queue not in self._assigned and queue not in self._leaving:
                 held = self._assigned[queue] = Assigned(queue)
                 self._begin(held)
-                log.info("took %s", queue)
+                log.info("queue assigned: %s", queue)
 
     def _drop(self, queue: MessageQueue) -> Assigned:
         """A queue is no longer ours: no call begins."""
@@ -166,7 +166,7 @@ class Assignment:
 
     def _left(self, held: Assigned) -> None:
         del self._leaving[held.queue]
-        log.info("gave up %s", held.queue)
+        log.info("queue released: %s", held.queue)
 
     # -- offsets
 

@@ -1,4 +1,4 @@
-"""Where a queue that was just taken is read from."""
+"""Finds the offset from which a queue that was just assigned is read."""
 
 from __future__ import annotations
 

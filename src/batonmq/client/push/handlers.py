@@ -1,4 +1,4 @@
-"""Calls of the users' handlers, with the hooks around them."""
+"""Calls the users' handlers, with the hooks around them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handlers at work on what was pulled: many messages at a time, or each queue in its order."""
+"""Has handlers work on pulled messages: many at a time, or each queue in its order."""
 
 from __future__ import annotations
 

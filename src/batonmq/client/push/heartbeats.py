@@ -1,4 +1,4 @@
-"""Being a member of the group, as its brokers see it: heartbeats, and a goodbye in the end."""
+"""Keeps this client a member of its group: heartbeats to the brokers, and unregistering at the end."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ class Heartbeats:
                 async with asyncio.timeout(HEARTBEAT_INTERVAL_S):
                     await self._now.wait()
             self._now.clear()
-            await self.beat()
+            await self.send()
 
-    async def beat(self) -> None:
+    async def send(self) -> None:
         """One heartbeat to every broker."""
         data = HeartbeatData(
             self._session.client_id,
@@ -97,7 +97,7 @@ class Heartbeats:
         )
         body = encode(data)
 
-        async def greet(address: str) -> None:
+        async def send_to(address: str) -> None:
             try:
                 await self._session.net.call(address, Heartbeat(), body)
                 self._known.add(address)
@@ -111,18 +111,18 @@ class Heartbeats:
                     log.warning("group %s is refused by %s: %s", self._group, address, error)
                 self._refused[address] = str(error)
 
-        await asyncio.gather(*map(greet, self._addresses()))
+        await asyncio.gather(*map(send_to, self._addresses()))
 
     def _addresses(self) -> set[str]:
         routes = filter(None, map(self._session.known_route, self._subscriptions))
         return {address for route in routes for address in route.addresses()}
 
-    async def say_goodbye(self) -> None:
+    async def unregister(self) -> None:
         """Leave the group."""
-        goodbye = UnregisterClient(self._session.client_id, consumer_group=self._group)
+        request = UnregisterClient(self._session.client_id, consumer_group=self._group)
         connections = filter(None, map(self._session.net.connected, self._known))
         answers = await asyncio.gather(
-            *(connection.call(goodbye, timeout_ms=1_000) for connection in connections),
+            *(connection.call(request, timeout_ms=1_000) for connection in connections),
             return_exceptions=True,
         )
         for answer in answers:

@@ -1,4 +1,4 @@
-"""Locks of queues that are consumed in order: their broker lets one client of the group have each."""
+"""Locks queues that are consumed in order: their broker grants each to one client of the group."""
 
 from __future__ import annotations
 

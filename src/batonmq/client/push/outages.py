@@ -1,4 +1,4 @@
-"""Brokers that do not serve this consumer: how long already, and a line in the log now and then."""
+"""Tracks brokers that do not serve this consumer, and logs each of them now and then."""
 
 from __future__ import annotations
 

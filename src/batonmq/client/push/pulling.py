@@ -1,4 +1,4 @@
-"""Filling the buffers of queues, from whichever replica has them."""
+"""Pulls messages into the buffers of queues, from whichever replica serves them."""
 
 from __future__ import annotations
 
@@ -198,7 +198,10 @@ class Puller:
         held.moved_back_since = None
         if answer.code == _MOVED:
             log.warning(
-                "%s: no offset %d, going on at %d", queue, buffer.next_offset, found.next_begin_offset
+                "%s: offset %d does not exist, continuing at %d",
+                queue,
+                buffer.next_offset,
+                found.next_begin_offset,
             )
             if found.next_begin_offset < buffer.next_offset:
                 # Messages that are handled now may have the offsets of those that are pulled next. What lies

@@ -1,4 +1,4 @@
-"""What brokers ask a consumer, most of it for mqadmin."""
+"""Answers requests of brokers to a consumer, most of them sent for mqadmin."""
 
 from __future__ import annotations
 

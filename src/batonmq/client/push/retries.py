@@ -1,4 +1,4 @@
-"""What becomes of a message whose handler failed."""
+"""Sends a message back whose handler failed: for a retry, or to the dead letters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looking for a master that is away, when no pull fails and so asks for the route.
+"""Looks for a master that is away where no failing pull asks for the route.
 
 That is so while a slave is read instead of its master, and for queues that were given up because the name
 server forgot their whole broker set. Without this the consumer would find the master with the next ordinary

@@ -1,4 +1,4 @@
-"""What a consumer has subscribed to, and how its handlers are called."""
+"""The subscriptions of a consumer, and how their handlers are called."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks of a consumer: none fails unseen, and none outlives what it belongs to."""
+"""Tasks of a consumer: a failure is logged, and no task outlives its owner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The directory in which a job remembers what is done."""
+"""The directory in which a job records its progress."""
 
 from __future__ import annotations
 
