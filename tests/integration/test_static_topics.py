@@ -19,9 +19,9 @@ from tests.integration.static_cluster import BLOCK, cluster
 from batonmq.broker.context import Broker
 from batonmq.broker.escape.addresses import route_of
 from batonmq.broker.service import BrokerService
-from batonmq.broker.statictopic import elsewhere
-from batonmq.broker.statictopic.elsewhere import Elsewhere
+from batonmq.broker.statictopic import other_brokers
 from batonmq.broker.statictopic.expiry import ExpiredParts
+from batonmq.broker.statictopic.other_brokers import OtherBrokers
 from batonmq.protocol.bodies.groups import SubscriptionGroupConfig
 from batonmq.protocol.bodies.routes import TopicRouteData
 from batonmq.protocol.bodies.static_topics import LogicQueueMappingItem
@@ -294,7 +294,7 @@ async def test_an_expired_part_is_forgotten_and_the_groups_keep_their_positions(
         await each.commit(2 * BLOCK + 1, "ahead")
         assert await each.committed() == 0
         broker = each.brokers["c"].broker
-        expired = ExpiredParts(broker, Elsewhere(broker))
+        expired = ExpiredParts(broker, OtherBrokers(broker))
         await expired.forget()
         assert (await each.committed(), await each.committed("ahead")) == (BLOCK, 2 * BLOCK + 1)
         assert [part.bname for part in broker.tables.mappings.table["T"].hosted_queues[0]] == ["b", "c"]
@@ -314,7 +314,7 @@ async def test_a_part_with_messages_is_not_forgotten(tmp_path: Path) -> None:
         await each.send(b"0")
         await each.remap("b")
         broker = each.brokers["b"].broker
-        await ExpiredParts(broker, Elsewhere(broker)).forget()
+        await ExpiredParts(broker, OtherBrokers(broker)).forget()
         assert await each.read_all() == [(0, b"0")]
 
 
@@ -325,7 +325,7 @@ async def test_a_part_that_has_just_ended_is_not_forgotten(tmp_path: Path) -> No
         each.epoch = time.time_ns() // 1_000_000
         await each.remap("b")
         broker = each.brokers["b"].broker
-        await ExpiredParts(broker, Elsewhere(broker)).forget()
+        await ExpiredParts(broker, OtherBrokers(broker)).forget()
         assert len(broker.tables.mappings.table["T"].hosted_queues[0]) == 2
 
 
@@ -339,7 +339,7 @@ async def test_a_slave_without_messages_of_a_part_does_not_make_it_expired(tmp_p
             while {1} not in [{*group.broker_addrs} for group in (await each.route()).broker_datas]:
                 await asyncio.sleep(0.02)
         broker = each.brokers["b"].broker
-        await ExpiredParts(broker, Elsewhere(broker)).forget()
+        await ExpiredParts(broker, OtherBrokers(broker)).forget()
         assert len(broker.tables.mappings.table["T"].hosted_queues[0]) == 2
 
 
@@ -360,7 +360,7 @@ async def test_a_part_on_a_broker_that_is_away_is_an_error_and_the_others_are_re
         async with asyncio.timeout(5):
             while "a" not in {broker.broker_name for broker in (await each.route()).broker_datas}:
                 await asyncio.sleep(0.02)
-        await asyncio.sleep(elsewhere.DOUBTED_MS / 1000)
+        await asyncio.sleep(other_brokers.DOUBTED_MS / 1000)
         assert await each.read_all() == [(0, b"0"), (BLOCK, b"1")]
 
 
@@ -450,7 +450,7 @@ async def test_many_requests_about_a_part_elsewhere_ask_for_one_route(
         asked.append(topic)
         return await route_of(broker, topic)
 
-    monkeypatch.setattr(elsewhere, "route_of", counted)
+    monkeypatch.setattr(other_brokers, "route_of", counted)
     async with cluster(tmp_path) as brokers:
         await brokers.create("a")
         await brokers.send(b"0")
@@ -463,7 +463,7 @@ async def test_many_requests_about_a_part_elsewhere_ask_for_one_route(
         assert len(asked) <= 2
         if away:
             await brokers.start_broker("a")
-            await asyncio.sleep(elsewhere.DOUBTED_MS / 1000 + 0.1)
+            await asyncio.sleep(other_brokers.DOUBTED_MS / 1000 + 0.1)
             assert [record.body for record in await brokers.records(0)] == [b"0"]
 
 

@@ -20,7 +20,6 @@ from batonmq.client.hooks import Hook
 from batonmq.client.offsets import GroupOffsets, LocalOffsets, OffsetStore
 from batonmq.client.push.assigned import Assigned
 from batonmq.client.push.assignment import Assignment
-from batonmq.client.push.beginning import Beginning
 from batonmq.client.push.handlers import Handlers
 from batonmq.client.push.handling import Concurrently, Handling, InOrder
 from batonmq.client.push.heartbeats import Heartbeats, find_topics
@@ -30,6 +29,7 @@ from batonmq.client.push.pulling import Puller, PullLimits
 from batonmq.client.push.requests import BrokerRequests
 from batonmq.client.push.retries import RetryLater, SendBack
 from batonmq.client.push.route_watch import RouteWatch
+from batonmq.client.push.start_offsets import StartOffsets
 from batonmq.client.push.subscriptions import (
     BatchHandler,
     Handler,
@@ -157,7 +157,7 @@ class Consumer:
             subscriptions,
             model,
             PullLimits(pull_batch_size, max_cached_messages, max_cached_bytes, max_span),
-            beginning=Beginning(session, self._offsets, from_where, from_timestamp_ms),
+            start_offsets=StartOffsets(session, self._offsets, from_where, from_timestamp_ms),
             outages=outages,
             heartbeats=self._heartbeats,
             locks=self._locks,

@@ -59,7 +59,7 @@ from batonmq.spark.plan import (
     tasks,
     with_new_queues,
 )
-from batonmq.spark.refused import RefusedStreamReader
+from batonmq.spark.refused_stream import RefusedStreamReader
 from batonmq.spark.worker import settle
 
 log = logging.getLogger(__name__)

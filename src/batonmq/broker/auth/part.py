@@ -10,7 +10,7 @@ from batonmq.broker.auth.core import AccessTable
 from batonmq.broker.auth.guard import Guard
 from batonmq.broker.auth.handlers import AccessHandlers
 from batonmq.broker.auth.needs import Known
-from batonmq.broker.auth.stored import half_topic_at, topic_at
+from batonmq.broker.auth.record_topics import half_topic_at, topic_at
 from batonmq.broker.part import Part
 from batonmq.broker.tables.persistence import UNKNOWN_MARK, Master, Member, Table, fetch_if_known
 from batonmq.protocol.headers.broker.auth import GetAllAccessControl

@@ -32,7 +32,7 @@ from batonmq.store.disk import is_delete_hour
 
 if TYPE_CHECKING:
     from batonmq.broker.context import Broker
-    from batonmq.broker.statictopic.elsewhere import Elsewhere
+    from batonmq.broker.statictopic.other_brokers import OtherBrokers
     from batonmq.protocol.bodies.static_topics import LogicQueueMappingItem
 
 log = logging.getLogger(__name__)
@@ -46,9 +46,9 @@ its last messages until replicas confirm them: a part that has just ended would 
 class ExpiredParts:
     """The parts of the logical queues that one broker leads."""
 
-    def __init__(self, broker: Broker, elsewhere: Elsewhere) -> None:
+    def __init__(self, broker: Broker, others: OtherBrokers) -> None:
         self._broker = broker
-        self._elsewhere = elsewhere
+        self._others = others
 
     async def forget_regularly(self) -> None:
         """Forget expired parts in the hours of `deleteWhen`; does not return."""
@@ -81,9 +81,9 @@ class ExpiredParts:
             return bounds.min_offset == bounds.max_offset
         # A slave may have no message of the part yet.
         least = GetMinOffset(topic=topic, queue_id=part.queue_id, lo=False)
-        first = await self._elsewhere.call(part.bname, topic, least, master_only=True)
+        first = await self._others.call(part.bname, topic, least, master_only=True)
         most = GetMaxOffset(topic=topic, queue_id=part.queue_id, lo=False)
-        end = await self._elsewhere.call(part.bname, topic, most, master_only=True)
+        end = await self._others.call(part.bname, topic, most, master_only=True)
         if not isinstance(first.header, GetMinOffsetResponse):
             return False
         return isinstance(end.header, GetMaxOffsetResponse) and first.header.offset == end.header.offset
@@ -104,7 +104,7 @@ class ExpiredParts:
         if self._here(part):
             groups = offsets.groups_of(topic)
             return sorted(each for each in groups if offsets.of(each, topic).get(part.queue_id, -1) >= 0)
-        answer = await self._elsewhere.call(part.bname, topic, GetAllConsumerOffset())
+        answer = await self._others.call(part.bname, topic, GetAllConsumerOffset())
         assert isinstance(answer.body, bytes | bytearray | memoryview)
         table = decode(answer.body, ConsumerOffsetSerializeWrapper).offset_table
         return sorted(
@@ -120,7 +120,7 @@ class ExpiredParts:
             consumer_group=group, topic=topic, queue_id=part.queue_id, set_zero_if_not_found=False, lo=False
         )
         try:
-            answer = await self._elsewhere.call(part.bname, topic, header)
+            answer = await self._others.call(part.bname, topic, header)
         except MQError as error:
             if error.code == ResponseCode.QUERY_NOT_FOUND:
                 return NOT_FOUND
@@ -139,7 +139,7 @@ class ExpiredParts:
             commit_offset=part.start_offset,
             lo=False,
         )
-        await self._elsewhere.call(part.bname, topic, header)
+        await self._others.call(part.bname, topic, header)
 
     def _here(self, part: LogicQueueMappingItem) -> bool:
         return part.bname == self._broker.settings.broker.broker_name

@@ -20,7 +20,7 @@ from batonmq.routing.static_topics import led_queues
 if TYPE_CHECKING:
     from batonmq.broker.context import Broker
     from batonmq.broker.messages.appender import Waiter
-    from batonmq.broker.statictopic.elsewhere import Elsewhere
+    from batonmq.broker.statictopic.other_brokers import OtherBrokers
     from batonmq.protocol.bodies.static_topics import TopicQueueMappingDetail
     from batonmq.protocol.message.record import StoredMessage
 
@@ -36,10 +36,10 @@ _STORED: Final = frozenset(
 class MovedQueues:
     """Passes messages on; for `Appender.divert`."""
 
-    def __init__(self, broker: Broker, elsewhere: Elsewhere) -> None:
+    def __init__(self, broker: Broker, others: OtherBrokers) -> None:
         config = broker.settings.broker
         self._broker = broker
-        self._elsewhere = elsewhere
+        self._others = others
         self._group = f"InnerProducerGroup_{config.broker_name}_{config.broker_id}"
         self._tasks = Tasks()
         self._under_way = 0
@@ -81,9 +81,9 @@ class MovedQueues:
         topic = message.topic
         try:
             message = outward(message, self._broker.settings.broker.timer_precision_ms)
-            name = await self._elsewhere.leader(topic, logical)
+            name = await self._others.leader(topic, logical)
             header = send_header(message, logical, name, self._group)
-            await self._elsewhere.call(name, topic, header, message.body, accept=_STORED)
+            await self._others.call(name, topic, header, message.body, accept=_STORED)
             status, self._problem = PutStatus.PUT_OK, ""
         except (MQError, MessageFormatError, ValueError) as error:
             self._log(f"a message for {topic}-{logical}, which has moved, is not passed on: {error}")

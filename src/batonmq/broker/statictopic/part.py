@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from batonmq.broker.part import Part
-from batonmq.broker.statictopic.elsewhere import Elsewhere
 from batonmq.broker.statictopic.expiry import ExpiredParts
 from batonmq.broker.statictopic.moved import MovedQueues
+from batonmq.broker.statictopic.other_brokers import OtherBrokers
 from batonmq.broker.statictopic.queues import LogicalQueues
 from batonmq.common.tasks import Tasks
 
@@ -21,10 +21,10 @@ class StaticTopicPart(Part):
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        elsewhere = Elsewhere(broker)
-        self._queues = LogicalQueues(broker, elsewhere)
-        self._moved = MovedQueues(broker, elsewhere)
-        self.expired = ExpiredParts(broker, elsewhere)
+        others = OtherBrokers(broker)
+        self._queues = LogicalQueues(broker, others)
+        self._moved = MovedQueues(broker, others)
+        self.expired = ExpiredParts(broker, others)
         self._tasks = Tasks()
         self._started = False
         broker.tables.mappings.listeners.append(self._mappings_changed)

@@ -49,7 +49,7 @@ from batonmq.routing.static_topics import (
 
 if TYPE_CHECKING:
     from batonmq.broker.context import Broker
-    from batonmq.broker.statictopic.elsewhere import Elsewhere
+    from batonmq.broker.statictopic.other_brokers import OtherBrokers
     from batonmq.net.dispatch import Dispatcher
     from batonmq.protocol.bodies.static_topics import LogicQueueMappingItem, TopicQueueMappingDetail
     from batonmq.protocol.registry import Header
@@ -93,10 +93,10 @@ _WIRE_V2: Final = dict(
 class LogicalQueues:
     """The requests of one broker that are about static topics."""
 
-    def __init__(self, broker: Broker, elsewhere: Elsewhere) -> None:
+    def __init__(self, broker: Broker, others: OtherBrokers) -> None:
         self._broker = broker
         self._mappings = broker.tables.mappings
-        self._elsewhere = elsewhere
+        self._others = others
         self._handlers: dict[int, RawHandler] = {}
         """The handlers for physical queues."""
 
@@ -202,7 +202,7 @@ class LogicalQueues:
             return None
         else:
             outcome = _translated(
-                self._elsewhere.call(pull.part.bname, header.topic, pull.header, accept=PULLED), answered
+                self._others.call(pull.part.bname, header.topic, pull.header, accept=PULLED), answered
             )
         waits = header.sys_flag & PullSysFlag.SUSPEND and not pull.is_last
         return _paused(outcome) if waits else outcome
@@ -355,7 +355,7 @@ class LogicalQueues:
         """The answer about a part's physical queue, here or elsewhere. Raises MQError."""
         header = _to(header, part)
         if part.bname != self._name:
-            return await self._elsewhere.call(part.bname, header.topic, header)
+            return await self._others.call(part.bname, header.topic, header)
         inner = InnerRequest(request, _command(request, header.code, header.to_ext()), request.reply)
         outcome = self._handlers[header.code](inner)
         reply = outcome if isinstance(outcome, Reply) or outcome is None else await outcome

@@ -225,7 +225,7 @@ class Assignment:
         return (route.broker_of(held.queue) if route is not None else "") or held.queue.broker_name
 
     def _served(self, held: Assigned) -> bool:
-        """Whether the queue has a master. Its offset is looked at first (`Beginning.confirm`)."""
+        """Whether the queue has a master. Its offset is looked at first (`StartOffsets.confirm`)."""
         route = self._session.known_route(held.queue.topic)
         return route is not None and route.master(route.broker_of(held.queue)) is not None
 

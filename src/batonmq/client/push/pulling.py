@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from batonmq.client.push.assigned import Assigned
-from batonmq.client.push.beginning import Beginning
 from batonmq.client.push.handling import Handling
 from batonmq.client.push.heartbeats import Heartbeats
 from batonmq.client.push.locks import QueueLocks
 from batonmq.client.push.outages import Outages, pause
 from batonmq.client.push.retries import DEAD_LETTER, SendBack
+from batonmq.client.push.start_offsets import StartOffsets
 from batonmq.client.push.subscriptions import Subscriptions
 from batonmq.client.push.tasks import log, spawn
 from batonmq.net.errors import ConnectFailed, NetError
@@ -83,7 +83,7 @@ class Puller:
         model: MessageModel,
         limits: PullLimits,
         *,
-        beginning: Beginning,
+        start_offsets: StartOffsets,
         outages: Outages,
         heartbeats: Heartbeats,
         locks: QueueLocks | None,
@@ -97,7 +97,7 @@ class Puller:
         self._subscriptions = subscriptions
         self._model = model
         self._limits = limits
-        self._beginning = beginning
+        self._start_offsets = start_offsets
         self._outages = outages
         self._heartbeats = heartbeats
         self._locks = locks
@@ -113,7 +113,7 @@ class Puller:
                 if self._locks is not None and not await self._locks.may_work(held):
                     continue
                 if held.buffer.next_offset < 0:
-                    await self._beginning.find(held)
+                    await self._start_offsets.find(held)
                 if held.buffer.is_full(limits.max_messages, limits.max_bytes, limits.max_span):
                     held.room.clear()
                     await held.room.wait()
@@ -155,7 +155,7 @@ class Puller:
             raise ConnectFailed(str(queue), "has no live replica")
         master = route.master(broker)
         if held.provisional and master is not None:
-            await self._beginning.confirm(held)
+            await self._start_offsets.confirm(held)
         flags = PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION
         commit_offset = 0
         # Java's brokers take the offset in a pull of a logical queue for one of the physical queue.

@@ -1,4 +1,4 @@
-"""Whose message a stored record is."""
+"""The topic that a stored record was sent to, whose rights decide."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from batonmq.broker.auth.stored import half_topic_at, topic_at
+from batonmq.broker.auth.record_topics import half_topic_at, topic_at
 from batonmq.common.clock import ManualClock
 from batonmq.protocol.message.layout import BODY_POSITION_V4
 from batonmq.protocol.message.properties import encode_properties

@@ -16,7 +16,7 @@ from batonmq.protocol.names import is_retry_topic
 from batonmq.routing.session import Session
 
 
-class Beginning:
+class StartOffsets:
     """The group's committed offset; where it has none, what the user asked for."""
 
     def __init__(

@@ -37,7 +37,7 @@ class _Known:
     expires_ms: int
 
 
-class Elsewhere:
+class OtherBrokers:
     """Calls the brokers that serve other broker sets."""
 
     def __init__(self, broker: Broker) -> None:
