@@ -18,12 +18,14 @@ IDIOM = re.compile(
     r")\b",
     re.IGNORECASE,
 )
+TEST_NAME = re.compile(r"^ *(?:async )?def (test_\w+)", re.MULTILINE)
 PAGES = ("README.md", "docs/**/*.md")
 PROGRAMS = ("src/**/*.py", "tests/**/*.py", "benchmarks/**/*.py", "examples/**/*.py")
 
 
 def found() -> Iterator[str]:
-    """``place:line: words`` for pages, and for comments and strings (docstrings, log lines) of programs."""
+    """``place:line: words``: in pages, in comments and strings (docstrings, log lines) of programs, and in
+    the names of tests."""
     texts = [
         (path.relative_to(ROOT).as_posix(), 1, path.read_text())
         for pattern in PAGES
@@ -35,6 +37,17 @@ def found() -> Iterator[str]:
         for path in sorted(ROOT.glob(pattern))
         if path != Path(__file__)
         for first, text in Module(path).texts()
+    ]
+    texts += [
+        (
+            path.relative_to(ROOT).as_posix(),
+            text.count("\n", 0, match.start()) + 1,
+            match[1].replace("_", " "),
+        )
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        if path != Path(__file__)
+        for text in [path.read_text()]
+        for match in TEST_NAME.finditer(text)
     ]
     for place, first, text in texts:
         for match in IDIOM.finditer(text):
@@ -53,6 +66,7 @@ def test_idiom_is_recognised() -> None:
         "a topic Made anew",
         "ends of its own accord",
         "the one whose own it is",
+        TEST_NAME.sub(r"\1", "def test_nobody_is_told() -> None:").replace("_", " "),
     ):
         assert IDIOM.search(sentence), sentence
     for sentence in ("two that can be told apart", "the disk is read again", "made again", "of its own"):

@@ -122,7 +122,7 @@ async def test_an_unconfirmed_half_message_is_protected_as_well(
 
 
 @pytest.mark.parametrize("real_topic", ["Open", "%RETRY%o"])
-async def test_a_record_inside_a_body_is_no_half_message(start: Starter, real_topic: str) -> None:
+async def test_a_record_inside_a_body_is_not_a_half_message(start: Starter, real_topic: str) -> None:
     rig = await start()
     owner, other = await users(rig)
     victim, queue_offset = await sent(rig, half("Secret", "K"), b"s", owner)

@@ -118,7 +118,7 @@ NOT_HA = {
 }
 
 
-async def test_the_replication_port_drops_what_is_no_slave(group: Group) -> None:
+async def test_the_replication_port_drops_what_is_not_a_slave(group: Group) -> None:
     for name, data in NOT_HA.items():
         answer = await exchange(group.ha_address, data)
         assert len(answer) < 2 * MIB, name  # the handshake's answer, at most the log from the start

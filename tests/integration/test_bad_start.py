@@ -130,7 +130,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, verb: str) -> None:
 
 
 @pytest.mark.parametrize("verb", PROGRAMS)
-def test_a_text_that_is_no_configuration_is_said_to_be_none(tmp_path: Path, verb: str) -> None:
+def test_a_text_that_is_not_a_configuration_is_said_to_be_none(tmp_path: Path, verb: str) -> None:
     text = tmp_path / "notes.txt"
     text.write_text("Remember to set the port.\nAnd the folder.\n")
     assert fails(verb, text) == (

@@ -126,7 +126,7 @@ async def test_rows_of_a_key_keep_their_order(job: Job) -> None:
     assert by_key == {key: list(range(key, 300, 5)) for key in range(5)}
 
 
-async def test_a_batch_that_comes_again_changes_nothing(job: Job) -> None:
+async def test_a_repeated_batch_changes_nothing(job: Job) -> None:
     await job.commit(0, await job.task(0, rows(0, 30)))
     await job.commit(0, await job.task(0, rows(0, 30)))
     await job.commit(0, await job.task(0, rows(30, 3)))  # other rows: the first decision holds
@@ -139,7 +139,7 @@ async def test_a_failed_batch_leaves_nothing(job: Job) -> None:
     assert job.all_values() == list(range(30))
 
 
-async def test_a_driver_that_died_after_its_decision_goes_on(
+async def test_a_driver_that_died_after_its_decision_continues(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster, "SETTLE_S", 0.1)

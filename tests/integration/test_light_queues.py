@@ -299,7 +299,7 @@ async def test_messages_of_a_batch_enter_their_light_queues(start: Any) -> None:
     ],
 )
 @pytest.mark.parametrize("kind", [{}, {"DELAY": "1"}])
-async def test_a_name_that_is_no_light_queue_is_refused_with_the_reason(
+async def test_a_name_that_is_not_a_light_queue_is_refused_with_the_reason(
     start: Any, names: str, why: str, kind: dict[str, str]
 ) -> None:
     rig = await start()

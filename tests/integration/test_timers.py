@@ -116,7 +116,7 @@ async def test_a_disk_that_fails_for_a_while_does_not_end_all_deliveries(
     assert not failures
 
 
-async def test_what_is_no_time_or_too_late_is_illegal(start: Starter) -> None:
+async def test_what_is_not_a_time_or_too_late_is_illegal(start: Starter) -> None:
     rig = await start(timer_max_delay_sec=100)
     for properties in (
         {"TIMER_DELAY_SEC": "x"},

@@ -150,7 +150,7 @@ async def test_transactions_can_be_refused(start: Starter) -> None:
     assert refused.value.code == ResponseCode.NO_PERMISSION
 
 
-async def test_a_batch_is_no_transaction(start: Starter) -> None:
+async def test_a_batch_is_not_a_transaction(start: Starter) -> None:
     rig = await start()
     for flag in (PREPARED, COMMIT, ROLLBACK):
         header = SendBatchMessage(

@@ -82,7 +82,7 @@ async def sending(producer: Producer, results: list[SendResult]) -> AsyncIterato
             await task
 
 
-async def test_quick_clients_go_on_through_a_remapping(peer: Peer) -> None:
+async def test_quick_clients_continue_through_a_remapping(peer: Peer) -> None:
     namesrv = await java_cluster(peer, "a", "b")
     await mqadmin(peer, namesrv, "updateStaticTopic", "-t", TOPIC, "-qn", str(QUEUES), "-b", "a")
     ordered: dict[int, list[MessageExt]] = defaultdict(list)

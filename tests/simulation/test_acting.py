@@ -30,7 +30,7 @@ def test_slaves_act_and_deliver_on_the_other_set():
 
 @pytest.mark.simulation
 @pytest.mark.parametrize("name", STORIES)
-def test_a_slave_goes_on_with(name):
+def test_a_slave_continues_with(name):
     run_story(name)
 
 

@@ -153,7 +153,7 @@ def test_tasks_that_never_end_are_closed_without_a_word(loop, capsys):
     assert "GeneratorExit" not in capsys.readouterr().err
 
 
-def test_a_paused_host_goes_on_where_it_stopped(loop):
+def test_a_paused_host_continues_where_it_stopped(loop):
     ran: list[float] = []
 
     async def ticking() -> None:

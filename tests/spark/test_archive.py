@@ -130,7 +130,7 @@ def test_what_cannot_be_compacted_is_an_error(session, archived, tmp_path):
         compact.run(session, str(tmp_path / "other"), str(tmp_path / "table"))
 
 
-def test_a_table_that_is_no_archive_is_named(session, archived, topics, tmp_path):
+def test_a_table_that_is_not_an_archive_is_named(session, archived, topics, tmp_path):
     """Read with an archive's columns, it would have nulls in their place."""
     path, _ = archived
     with pytest.raises(archive.ArchiveError, match=r"007 is not an archive: it has no column 'topic'"):
@@ -159,7 +159,7 @@ def test_an_archive_that_is_not_there_is_one_line(job, topics, tmp_path):
     assert errors == [f"Error: [PATH_NOT_FOUND] Path does not exist: file:{tmp_path}/none"]
 
 
-def test_an_archive_goes_on_with_its_own_checkpoint_only(session, topics, tmp_path):
+def test_an_archive_continues_with_its_own_checkpoint_only(session, topics, tmp_path):
     """Spark would write nothing for batches whose numbers the archive has already."""
     one, two = topics.make(), topics.make()
     for topic in (one, two):
@@ -189,7 +189,7 @@ def test_an_archive_goes_on_with_its_own_checkpoint_only(session, topics, tmp_pa
     assert run(one, "first") == 0
 
 
-def test_an_archive_goes_on_behind_lost_messages_if_it_may(session, topics, tmp_path):
+def test_an_archive_continues_behind_lost_messages_if_it_may(session, topics, tmp_path):
     topic = topics.make(queues=1)
     topics.fill(topic, {0: [b"%d" % n for n in range(9)]})
     command = ("archive", "-n", topics.namesrv, "-t", topic, "--to", tmp_path / "archive")

@@ -118,7 +118,7 @@ def test_several_runs_are_one_report(session, tmp_path):
 
 
 @pytest.mark.parametrize("load_s", [0.0, 19.93])
-def test_time_after_the_load_is_no_gap(session, tmp_path, load_s):
+def test_time_after_the_load_is_not_a_gap(session, tmp_path, load_s):
     """The timeline of results.json has whole buckets, the last of which the load did not fill."""
     entry = scenario(gaps=(0.03, 0.02), load_s=load_s)
     directory = run(tmp_path / "run", entry)

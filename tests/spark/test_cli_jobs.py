@@ -179,7 +179,7 @@ def test_mirror(session, topics, cluster_of, tmp_path):
     assert rows.count() == 50
 
 
-def test_a_cluster_by_another_name_is_no_second_cluster(topics, tmp_path):
+def test_a_cluster_by_another_name_is_not_a_second_cluster(topics, tmp_path):
     """A mirror would copy its own copies, without end."""
     topic = topics.make(queues=1)
     topics.fill(topic, {0: bodies("a", 3)})
@@ -217,7 +217,7 @@ def test_an_archive_that_is_stopped_ends_in_order(session, topics, tmp_path, num
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_replay_that_is_stopped_ends_in_order_and_goes_on(session, topics, tmp_path, number):
+def test_a_replay_that_is_stopped_ends_in_order_and_continues(session, topics, tmp_path, number):
     """Ctrl-C in a call of Spark's JVM left 57 lines of tracebacks."""
     topic, target, state = topics.make(queues=1), topics.make(queues=1), tmp_path / "state"
     topics.fill(topic, {0: bodies("a", 30)})

@@ -39,7 +39,7 @@ def copy(
     query.awaitTermination()
 
 
-def test_a_stream_writes_each_row_once_and_goes_on_from_its_checkpoint(
+def test_a_stream_writes_each_row_once_and_continues_from_its_checkpoint(
     session: SparkSession, topics: Topics, tmp_path: Path
 ) -> None:
     one, two = topics.make(), topics.make()

@@ -57,7 +57,7 @@ async def _serves_all(slave: str, topic: str, queues: Iterable[int]) -> None:
         await client.close()
 
 
-def test_a_read_goes_on_at_the_new_master(session, cluster_of):
+def test_a_read_continues_at_the_new_master(session, cluster_of):
     """Each pull brings a few messages, so that the kill is in the middle of the read of every queue."""
     cluster = cluster_of(maxTransferCountOnMessageInMemory=4, maxTransferCountOnMessageInDisk=4)
     topics = Topics(cluster.namesrv_address)
@@ -85,7 +85,7 @@ def test_a_read_goes_on_at_the_new_master(session, cluster_of):
     assert got == [(q, o) for q in (0, 1) for o in range(COUNT)]
 
 
-def test_a_read_from_slaves_spares_the_master_and_goes_on_without_the_slave(session, cluster_of):
+def test_a_read_from_slaves_spares_the_master_and_continues_without_the_slave(session, cluster_of):
     cluster = cluster_of(
         slaveReadEnable="true", maxTransferCountOnMessageInMemory=40, maxTransferCountOnMessageInDisk=40
     )

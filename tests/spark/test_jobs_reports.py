@@ -118,7 +118,7 @@ def test_other_broker_sets_and_earlier_gaps_do_not_count(session, tmp_path):
     assert found[7, "p"].gap_ms == 100
 
 
-def test_idle_time_is_no_gap(session, tmp_path):
+def test_idle_time_is_not_a_gap(session, tmp_path):
     rows = [*steady(1 * SECOND, 2 * SECOND), *steady(14 * SECOND, 20 * SECOND)]
     rows.append((20 * SECOND, 20_500_000))
     found = measured(

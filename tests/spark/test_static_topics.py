@@ -92,7 +92,7 @@ def test_a_batch_reads_all_parts(session, moving):
 
 
 @pytest.mark.parametrize("limit", [{}, {"maxOffsetsPerTrigger": 4_000}])
-def test_a_stream_goes_on_through_moves(session, moving, tmp_path, limit):
+def test_a_stream_continues_through_moves(session, moving, tmp_path, limit):
     topic = moving.make_static(f"stream{len(limit)}", 2, "a")
     seen: list[bytes] = []
     query = (

@@ -10,7 +10,7 @@ from tests.integration.acting.stories import STORIES
 
 
 @pytest.mark.parametrize("name", STORIES)
-async def test_a_slave_goes_on_with(name: str, tmp_path: Path) -> None:
+async def test_a_slave_continues_with(name: str, tmp_path: Path) -> None:
     story, sets, settings = STORIES[name]
     pairs = Pairs(tmp_path, dict(settings), sets=sets)
     try:

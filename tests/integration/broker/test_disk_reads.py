@@ -66,7 +66,7 @@ async def test_old_messages_that_the_disk_no_longer_gives_are_an_error_of_the_pu
     assert (await again.send()).queue_offset == 1
 
 
-async def test_an_index_far_behind_waits_for_a_disk_that_fails_and_goes_on_by_itself(
+async def test_an_index_far_behind_waits_for_a_disk_that_fails_and_continues_by_itself(
     start: Starter, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """To go on by the map would end the broker: a page that cannot be read is a SIGBUS. (Records are larger

@@ -132,7 +132,7 @@ async def test_a_held_pull_returns_when_its_time_is_up(start: Starter) -> None:
     assert 0.14 < time.monotonic() - began < 2
 
 
-async def test_a_client_of_a_broadcasting_group_goes_on_where_it_was_when_a_proxy_pulls_for_it(
+async def test_a_client_of_a_broadcasting_group_continues_where_it_was_when_a_proxy_pulls_for_it(
     start: Starter,
 ) -> None:
     rig = await start()

@@ -14,7 +14,7 @@ from batonmq.protocol.errors import MQError
 
 
 @pytest.mark.parametrize("text", ["export KEY=swordfish\n", "KEY=swordfish\n", ""])
-async def test_a_file_that_is_no_configuration_is_not_shown(
+async def test_a_file_that_is_not_a_configuration_is_not_shown(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str
 ) -> None:
     (tmp_path / "env").write_text(text)
@@ -43,7 +43,7 @@ async def test_a_path_that_leads_to_no_broker_file_is_refused(text: str, words: 
         assert node.names == []
 
 
-async def test_the_answer_shows_nothing_of_a_file_that_is_no_configuration(tmp_path: Path) -> None:
+async def test_the_answer_shows_nothing_of_a_file_that_is_not_a_configuration(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("my secret words\n")
     async with container() as node:

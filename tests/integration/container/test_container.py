@@ -118,7 +118,7 @@ async def test_the_containers_port_serves_no_other_request(tmp_path: Path) -> No
         )
 
 
-async def test_a_broker_removed_under_load_has_all_it_acknowledged_and_producers_go_on(
+async def test_a_broker_removed_under_load_has_all_it_acknowledged_and_producers_continue(
     tmp_path: Path,
 ) -> None:
     a, b = BrokerConf(tmp_path, "a"), BrokerConf(tmp_path, "b")

@@ -33,7 +33,7 @@ async def test_a_broker_whose_port_or_store_is_in_use_elsewhere_is_not_in_the_ta
         await node.send(a)
 
 
-async def test_a_broker_that_stops_itself_is_gone_and_the_others_go_on(
+async def test_a_broker_that_stops_itself_is_gone_and_the_others_continue(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     a, b = BrokerConf(tmp_path, "a"), BrokerConf(tmp_path, "b")

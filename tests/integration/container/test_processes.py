@@ -267,7 +267,7 @@ async def test_another_node_takes_over_at_once_when_a_master_is_removed(tmp_path
         await asyncio.to_thread(controller.stop)
 
 
-async def test_a_worker_that_dies_comes_back_with_its_brokers_and_the_others_go_on(tmp_path: Path) -> None:
+async def test_a_worker_that_dies_comes_back_with_its_brokers_and_the_others_continue(tmp_path: Path) -> None:
     a, b, c, d = (BrokerConf(tmp_path, name) for name in "abcd")
     async with nodes(Nodes(tmp_path, [[a, b]], containerProcesses=2)) as made:
         (container,) = made.containers
@@ -301,7 +301,7 @@ async def test_a_worker_that_dies_comes_back_with_its_brokers_and_the_others_go_
         assert "Traceback" not in log(container)
 
 
-async def test_a_broker_that_cannot_start_again_is_gone_and_the_worker_goes_on(tmp_path: Path) -> None:
+async def test_a_broker_that_cannot_start_again_is_gone_and_the_worker_continues(tmp_path: Path) -> None:
     a, b, c = (BrokerConf(tmp_path, name) for name in "abc")
     async with nodes(Nodes(tmp_path, [[a, b, c]], containerProcesses=2)) as made:
         (container,) = made.containers

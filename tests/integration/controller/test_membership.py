@@ -216,7 +216,7 @@ async def run(*words: str) -> Result:
 
 
 @calm
-async def test_the_removal_of_a_controller_that_is_no_member_fails(operator: Operator) -> None:
+async def test_the_removal_of_a_controller_that_is_not_a_member_fails(operator: Operator) -> None:
     result = await run("removeController", "-a", operator.addresses, "-i", "n7")
     assert result.exit_code == 1
     assert "n7 is not a member of g, whose members are n0, n1, n2" in result.output

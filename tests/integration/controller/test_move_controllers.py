@@ -105,7 +105,7 @@ def test_a_set_of_so_many_replicas_moves(tmp_path: Path, other: Program, count: 
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])
-def test_a_move_that_was_broken_off_goes_on(tmp_path: Path, other: Program, steps: int) -> None:
+def test_a_move_that_was_broken_off_continues(tmp_path: Path, other: Program, steps: int) -> None:
     """After the copy; when the slave has its new controllers; when the master has."""
     with LocalCluster(tmp_path / "cluster", replicas=2, broker_settings=SMALL) as cluster:
         until_in_sync(cluster, 2)

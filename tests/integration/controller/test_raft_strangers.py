@@ -385,7 +385,7 @@ async def entries(controllers: Controllers, tls: ssl.SSLContext) -> None:
             await stranger.send(address, leader, payload)
 
 
-async def test_entries_that_are_no_events_move_nothing(shared: Controllers, ca: Authority) -> None:
+async def test_entries_that_are_not_events_move_nothing(shared: Controllers, ca: Authority) -> None:
     leader = await shared.serve()
     # At the leader nothing is sent, and nothing is logged.
     before = [read(program.log_path) for program in shared.programs]

@@ -398,7 +398,7 @@ async def test_a_lost_slave_does_not_stop_the_master_for_long(cluster: Cluster) 
     assert len(cluster.members()) == 1
 
 
-async def test_without_controllers_replication_goes_on(cluster: Cluster) -> None:
+async def test_without_controllers_replication_continues(cluster: Cluster) -> None:
     await cluster.start(0)
     await cluster.start(1)
     await cluster.whole()

@@ -113,7 +113,7 @@ async def test_a_slave_that_does_not_catch_up_does_not_get_it(
     assert cluster.master == 1
 
 
-async def test_without_controllers_the_master_goes_on_at_once(
+async def test_without_controllers_the_master_continues_at_once(
     cluster: Preferring, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nobody got the request, so there is nothing to wait for."""
@@ -133,7 +133,7 @@ async def test_without_controllers_the_master_goes_on_at_once(
     assert "outcome unknown" not in caplog.text
 
 
-async def test_when_the_outcome_is_unknown_the_master_waits_for_its_role_and_goes_on(
+async def test_when_the_outcome_is_unknown_the_master_waits_for_its_role_and_continues(
     cluster: Preferring, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     await cluster.start_all()

@@ -99,7 +99,7 @@ async def test_one_without_epochs_is_not_elected_while_the_other_is_away(
     await group.check()
 
 
-async def test_the_only_one_in_sync_goes_on_without_its_epochs(group: ReplicaGroup) -> None:
+async def test_the_only_one_in_sync_continues_without_its_epochs(group: ReplicaGroup) -> None:
     await group.send(200, 1000)
     master = await group.master()
     (slave,) = (each for each in group.cluster.brokers if each is not master)
@@ -154,7 +154,7 @@ async def test_a_slave_that_knows_a_later_epoch_refuses_the_master_and_says_it_o
     await group.check()
 
 
-async def test_a_single_replica_goes_on_with_what_there_is(tmp_path: Path) -> None:
+async def test_a_single_replica_continues_with_what_there_is(tmp_path: Path) -> None:
     group = ReplicaGroup(tmp_path / "group", replicas=1)
     await group.up()
     try:

@@ -43,7 +43,7 @@ async def test_a_popped_message_comes_back_although_messages_must_be_smaller_now
     assert rig.broker.broker.store.get("%DLQ%g", 0, 0, 1).size > len(body)
 
 
-async def test_a_message_without_room_for_a_receipt_comes_again(start: Starter) -> None:
+async def test_a_message_without_room_for_a_receipt_is_delivered_again(start: Starter) -> None:
     rig = await start()
     await rig.call(v2("T", properties=f"K\1{'x' * 32_664}\2"), b"a")
     assert await rig.bodies(invisible_time=1) == [b"a"]

@@ -247,7 +247,7 @@ def test_a_title_is_a_line_whatever_the_width_of_its_table(capsys: pytest.Captur
     assert lines == ["copied from 127.0.0.1:10911 to 127.0.0.1:10921", "user ", "admin"]
 
 
-def test_who_forgot_to_sign_is_told_how(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unsigned_request_is_answered_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     async def refuse(_: Admin) -> list[str]:
         raise MQError(ResponseCode.NO_PERMISSION, "username cannot be null.")
 

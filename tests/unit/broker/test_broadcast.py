@@ -12,7 +12,7 @@ def first(table: BroadcastOffsets, offset: int, client: str = "c", proxy: bool =
     return table.first_offset("T", "g", 0, offset, client, proxy)
 
 
-def test_a_client_that_moves_goes_on_at_its_offset() -> None:
+def test_a_client_that_moves_continues_at_its_offset() -> None:
     table = BroadcastOffsets()
     assert first(table, 0) is None and first(table, -1) is None
     table.update("T", "g", 0, 5, "c", False, 1)

@@ -128,7 +128,7 @@ async def test_a_master_that_moved_is_found():
 
 
 @pytest.mark.parametrize("topics", [{}, {"T": route("broker-a")}, {"T": route("far", cluster="other")}])
-async def test_a_message_without_another_master_is_refused_and_comes_again(topics):
+async def test_a_message_without_another_master_is_refused_and_tried_again(topics):
     net = FakeNet(topics)
     bridge = made(net)
     assert await bridge.put(message()) is PutStatus.PUT_TO_REMOTE_BROKER_FAIL

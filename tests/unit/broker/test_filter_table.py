@@ -134,7 +134,7 @@ def test_the_file_is_rocketmqs() -> None:
         again.restore(b"[1]")
 
 
-def test_one_heartbeat_compiles_a_bounded_amount_and_the_next_goes_on() -> None:
+def test_one_heartbeat_compiles_a_bounded_amount_and_the_next_continues() -> None:
     table = FilterTable(Clock())
     first, second = sql("a = 'xxxxxxxxxx'", topic="T"), sql("b = 'xxxxxxxxxx'", topic="U")
     left = table.register("g", [first, second], budget=20)

@@ -253,7 +253,7 @@ async def test_permissions_and_roles_are_checked(rig: Rig) -> None:
         "x" * 100_000,
     ],
 )
-async def test_what_is_no_receipt_is_refused(rig: Rig, text: str) -> None:
+async def test_what_is_not_a_receipt_is_refused(rig: Rig, text: str) -> None:
     rig.served.put(0, b"a")
     ack = AckMessage("g", "TopicJ", 0, text, 0)
     change = ChangeInvisibleTime("g", "TopicJ", 0, text, 0, 1_000)

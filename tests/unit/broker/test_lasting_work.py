@@ -102,7 +102,7 @@ async def until(holds: Callable[[], bool]) -> None:
         (TimerPart, lambda served: part_of(served, TimerPart).state.timers.log, "drop_before"),
     ],
 )
-async def test_what_fails_goes_on_and_is_logged_once(
+async def test_what_fails_continues_and_is_logged_once(
     served: Served,
     kind: type[Part],
     owner: Callable[[Served], Any],
@@ -129,7 +129,7 @@ async def test_what_fails_goes_on_and_is_logged_once(
 
 
 @pytest.mark.parametrize(("owner", "method"), [(Enqueuer, "put_some"), (Deliverer, "_deliver_slot")])
-async def test_timers_go_on(
+async def test_timers_continue(
     served: Served,
     owner: type[Any],
     method: str,

@@ -61,7 +61,7 @@ def test_a_check_point_of_an_old_rocketmq_broker_has_no_differences() -> None:
         CheckPoint(topic="T", consumer_group="g", differences=[0], queue_id=-5),
     ],
 )
-def test_what_is_no_check_point_is_refused(record: CheckPoint) -> None:
+def test_what_is_not_a_check_point_is_refused(record: CheckPoint) -> None:
     assert outstanding_of(record, 0) is None
 
 
@@ -241,7 +241,7 @@ def test_deliveries_are_counted_except_for_a_repeated_attempt() -> None:
         OrderRecord("T", "g", 0, 0, OrderInfo(offset_list=[1], acked=-1)),
     ],
 )
-def test_what_is_no_state_of_a_queue_is_refused(record: OrderRecord) -> None:
+def test_what_is_not_a_state_of_a_queue_is_refused(record: OrderRecord) -> None:
     assert not order_core.plausible(record)
 
 

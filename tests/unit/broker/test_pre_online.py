@@ -184,7 +184,7 @@ async def test_a_table_that_cannot_be_read_is_tried_again(
     await rig.until(lambda: rig.online)
 
 
-async def test_a_slave_that_does_not_answer_is_named_until_it_is_no_member(
+async def test_a_slave_that_does_not_answer_is_named_until_it_is_not_a_member(
     rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig.others.answer = ConnectFailed(SLAVE, "refused")

@@ -44,7 +44,7 @@ def test_the_minute_window_holds_one_minute() -> None:
     assert stats.get_rate("g", "other") == 0.0
 
 
-def test_rates_go_on_after_the_clock_was_set_back() -> None:
+def test_rates_continue_after_the_clock_was_set_back() -> None:
     stats = BrokerStats(now_ms=DAY)
     for second in range(10, 60, 10):
         stats.count_put("t", 10, 1_000)

@@ -156,7 +156,7 @@ async def test_newer_topics_and_groups_are_added_and_own_ones_stay(served: Serve
     assert not await take(served, "topics", slave) and not await take(served, "subscriptionGroup", slave)
 
 
-async def test_each_delay_level_goes_on_where_the_further_broker_was(served: Served) -> None:
+async def test_each_delay_level_continues_where_the_further_broker_was(served: Served) -> None:
     schedule = table(served, "delayOffset")
     schedule.restore(b'{"offsetTable":{"1":10,"2":20},"dataVersion":{"counter":90,"timestamp":1}}')
     data = b'{"offsetTable":{1:15,2:5,3:7},"dataVersion":{"counter":4,"timestamp":1,"stateVersion":0}}'

@@ -218,7 +218,7 @@ def test_a_restart_at_the_stored_offsets_forgets_nothing(seed: int) -> None:
 # -- counts of checks
 
 
-def test_a_new_master_goes_on_with_the_counts_of_the_one_before() -> None:
+def test_a_new_master_continues_with_the_counts_of_the_one_before() -> None:
     old = window(end=9, offset=2)
     for offset, checks in ((2, 3), (4, 1), (5, MAX_CHECKS), (8, 2)):
         old.set(offset, checks)
@@ -243,7 +243,7 @@ def test_counts_that_do_not_fit_the_window_change_nothing(offset: int) -> None:
     assert w.all_checks() == b"\0\0"
 
 
-def test_a_byte_that_is_no_count_does_not_decide_a_message() -> None:
+def test_a_byte_that_is_not_a_count_does_not_decide_a_message() -> None:
     w = window(end=2)
     w.learn_checks(0, bytes([255, 1]))
     assert w.is_undecided(0) and w.all_checks() == b"\0\1"

@@ -118,7 +118,7 @@ def test_what_the_last_coroutine_raises_is_raised_and_the_thread_ends_all_the_sa
         loop.call(hang)
 
 
-def test_a_call_that_is_interrupted_does_not_go_on() -> None:
+def test_a_call_that_is_interrupted_does_not_continue() -> None:
     loop = LoopThread("batonmq-test")
     ended: Future[str] = Future()
 

@@ -91,7 +91,7 @@ def consumer_of(cluster: FakeCluster, seen: list[bytes], **options: object) -> C
     return consumer
 
 
-async def test_a_group_with_a_lag_goes_on_at_the_slave_and_commits_there() -> None:
+async def test_a_group_with_a_lag_continues_at_the_slave_and_commits_there() -> None:
     async with FakeCluster() as cluster:
         slave = (await pair(cluster, messages=5, committed=3)).slave
         seen: list[bytes] = []

@@ -16,7 +16,7 @@ from .fakes import FakeCluster
 from .helpers import FIRST, fill, until
 
 
-async def test_pulling_goes_on_from_the_new_master() -> None:
+async def test_pulling_continues_from_the_new_master() -> None:
     async with FakeCluster() as cluster:
         master = await cluster.broker("a")
         slave = await cluster.broker("a", 1)

@@ -81,7 +81,9 @@ async def test_all_messages_of_all_brokers_once_and_acknowledged() -> None:
         assert "g" in a.clients and a.clients["g"] == []
 
 
-async def test_a_failed_message_comes_again_then_is_a_dead_letter(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_message_is_delivered_again_then_is_a_dead_letter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(settling, "RETRY_DELAYS_S", (0.05, 0.05))
     async with FakeCluster() as cluster:
         broker = await cluster.broker_of(PopBroker, "a")
@@ -102,7 +104,7 @@ async def test_a_failed_message_comes_again_then_is_a_dead_letter(monkeypatch: p
         assert back.max_reconsume_times == 0
 
 
-async def test_the_handler_chooses_when_a_message_comes_again() -> None:
+async def test_the_handler_chooses_when_a_message_is_delivered_again() -> None:
     async with FakeCluster() as cluster:
         broker = await cluster.broker_of(PopBroker, "a")
         cluster.topic("t", a=4)
@@ -290,7 +292,7 @@ async def test_stop_gives_back_what_a_broker_hands_out_meanwhile() -> None:
         assert [(change.offset, change.invisible_time) for change in broker.changes] == [(1, 1)]
 
 
-async def test_popping_goes_on_at_the_next_master() -> None:
+async def test_popping_continues_at_the_next_master() -> None:
     async with FakeCluster() as cluster:
         old, new = await cluster.broker_of(PopBroker, "a"), await cluster.broker_of(PopBroker, "a", 1)
         new.states = old.states

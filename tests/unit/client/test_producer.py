@@ -433,7 +433,7 @@ STATUSES = [
 
 
 @pytest.mark.parametrize("code", STATUSES)
-async def test_half_safe_is_no_acknowledgement(code: ResponseCode) -> None:
+async def test_half_safe_is_not_an_acknowledgement(code: ResponseCode) -> None:
     async with FakeCluster() as cluster:
         broker = await cluster.broker("a")
         cluster.topic("t", a=1)
@@ -557,6 +557,6 @@ async def test_bad_group_name() -> None:
         Producer("a b", "127.0.0.1:1")
 
 
-def test_a_text_is_no_body():
+def test_a_text_is_not_a_body():
     with pytest.raises(TypeError, match=r"bytes, not str: encode it"):
         Message("T", "text")  # type: ignore[arg-type]

@@ -201,7 +201,7 @@ async def test_compressed_and_spoiled_replies() -> None:
             assert reply.body == b"re: x" and reply.store_host == bytes(8)
 
 
-async def test_what_is_no_request_cannot_be_replied_to() -> None:
+async def test_what_is_not_a_request_cannot_be_replied_to() -> None:
     message = MessageExt(topic="t", queue_id=0, queue_offset=0, physical_offset=0, body=b"x")
     message.store_host = message.born_host = pack_address("127.0.0.1:1")
     async with FakeCluster() as cluster:

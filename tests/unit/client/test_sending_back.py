@@ -72,7 +72,7 @@ async def test_an_ordered_message_becomes_a_dead_letter_when_its_handler_wants_i
         assert broker.log.offsets["g", MessageQueue("t", "a", 0)] == 3
 
 
-async def test_a_failed_message_is_sent_back_and_the_rest_goes_on() -> None:
+async def test_a_failed_message_is_sent_back_and_the_rest_continues() -> None:
     async with FakeCluster() as cluster:
         broker = await cluster.broker("a")
         cluster.topic("t", a=1)

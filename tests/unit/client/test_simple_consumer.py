@@ -62,7 +62,7 @@ async def test_messages_are_received_once_and_acknowledged() -> None:
         assert a.left[-1] == b.left[-1] == consumer.client_id
 
 
-async def test_what_is_not_acknowledged_comes_again_and_can_be_acknowledged_then() -> None:
+async def test_what_is_not_acknowledged_is_delivered_again_and_can_be_acknowledged_then() -> None:
     async with FakeCluster() as cluster:
         broker = await cluster.broker_of(PopBroker, "a")
         cluster.topic("t", a=2)
@@ -304,7 +304,7 @@ async def test_what_cannot_be_received_or_acknowledged_is_said_at_once() -> None
                 await consumer.ack(replace(message, properties={"POP_CK": "1 2 3"}))
 
 
-async def test_receiving_goes_on_at_the_next_master() -> None:
+async def test_receiving_continues_at_the_next_master() -> None:
     async with FakeCluster() as cluster:
         old, new = await cluster.broker_of(PopBroker, "a"), await cluster.broker_of(PopBroker, "a", 1)
         new.states = old.states

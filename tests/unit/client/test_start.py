@@ -118,7 +118,7 @@ async def test_a_name_server_that_is_just_coming_up_is_waited_for() -> None:
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("address", ["localhost", "localhost:", ":9876", "host:port", "host:70000", "a:1;b"])
-async def test_what_is_no_address_is_reported_before_anything_else(client: str, address: str) -> None:
+async def test_what_is_not_an_address_is_reported_before_anything_else(client: str, address: str) -> None:
     with pytest.raises(ValueError, match=r"expected host:port, such as 127\.0\.0\.1:9876"):
         CLIENTS[client](address)
 

@@ -23,7 +23,7 @@ from .helpers import FIRST, fill, store_as_sent, until
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-async def test_a_message_that_does_not_inflate_becomes_a_dead_letter_and_the_queue_goes_on(
+async def test_a_message_that_does_not_inflate_becomes_a_dead_letter_and_the_queue_continues(
     orderly: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(pulling, "GIVE_UP_RETRY_S", 0.05)

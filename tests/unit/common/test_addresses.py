@@ -38,7 +38,7 @@ def test_host_and_port(text: str, expected: tuple[str, int]) -> None:
 @pytest.mark.parametrize(
     "text", ["", "host", "host:", ":1", "host:x", "host:-1", "host:65536", "host:\u0663"]
 )
-def test_what_is_no_address(text: str) -> None:
+def test_what_is_not_an_address(text: str) -> None:
     assert not is_address(text)
     with pytest.raises(ValueError, match="host:port"):
         host_and_port(text)

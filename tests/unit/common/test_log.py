@@ -45,7 +45,7 @@ def test_unknown_level() -> None:
         log.set_up("loud")
 
 
-def test_what_a_stranger_sends_stays_on_its_line(tmp_path: Path) -> None:
+def test_what_a_peer_sends_stays_on_its_line(tmp_path: Path) -> None:
     path = tmp_path / "broker.log"
     log.set_up("info", path)
     logging.getLogger("batonmq.x").warning("group=%s", "g\n2026-01-01 INFO forged\r\0\x1b[31m")
@@ -58,7 +58,7 @@ def test_what_a_stranger_sends_stays_on_its_line(tmp_path: Path) -> None:
     assert second.endswith("a bug") and rest[0].startswith("Traceback") and rest[-1] == "with its lines"
 
 
-def test_long_text_of_a_stranger_is_cut(tmp_path: Path) -> None:
+def test_long_text_of_a_peer_is_cut(tmp_path: Path) -> None:
     path = tmp_path / "broker.log"
     log.set_up("info", path)
     logging.getLogger("batonmq.x").info("deleting group=%s", "g" * 1_000_000)

@@ -21,7 +21,7 @@ def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]
 
 
-async def test_work_that_is_to_go_on_goes_on_after_failures_which_are_logged_once(
+async def test_lasting_work_continues_after_failures_which_are_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     failures: list[Exception] = [ValueError("a")] * 5 + [KeyError("b")] * 2

@@ -93,7 +93,7 @@ def test_values_that_do_not_fit_are_named_with_their_file(tmp_path: Path, text: 
     assert str(caught.value).startswith(f"{tmp_path}/b.conf: ") and said in str(caught.value)
 
 
-def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
+def test_what_is_not_a_file_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "large").write_bytes(b"#" * (1 << 20) + b"\n")
     for name, said in {
@@ -136,7 +136,7 @@ def test_a_file_without_an_end_is_not_waited_for(tmp_path: Path, monkeypatch: py
     assert isinstance(error, Unreadable) and "it has no end yet" in str(error)
 
 
-def test_other_text_is_no_configuration(tmp_path: Path) -> None:
+def test_other_text_is_not_a_configuration(tmp_path: Path) -> None:
     with pytest.raises(NoConfigFile, match="is not a configuration file"):
         read(tmp_path, "root:x:0:0:root:/root:/bin/bash\nsecret words of another file\n")
 

@@ -68,7 +68,7 @@ async def test_messages_beside_a_refused_entry_count(follower: Follower) -> None
     assert getattr(answer, "round", None) == 7
 
 
-async def test_an_entry_that_is_no_event_in_the_log_is_ignored_in_one_line(
+async def test_an_entry_that_is_not_an_event_in_the_log_is_ignored_in_one_line(
     follower: Follower, caplog: pytest.LogCaptureFixture
 ) -> None:
     await write_to_log(follower, b"forged", b"forged again", b"forged", registered("b"))

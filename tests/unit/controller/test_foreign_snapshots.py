@@ -145,7 +145,7 @@ async def follower(tmp_path: Path) -> AsyncIterator[Follower]:
 
 
 @pytest.mark.parametrize("case", UNREADABLE)
-async def test_what_is_no_state_is_refused_and_the_node_goes_on(
+async def test_what_is_not_a_state_is_refused_and_the_node_continues(
     follower: Follower, caplog: pytest.LogCaptureFixture, case: str
 ) -> None:
     data, why = UNREADABLE[case]

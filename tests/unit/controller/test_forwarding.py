@@ -82,7 +82,7 @@ async def test_the_leader_gets_the_request_and_the_broker_its_answer() -> None:
         inner(999_999),
     ],
 )
-async def test_what_is_no_request_of_a_broker_is_not_passed_on(body: bytes) -> None:
+async def test_what_is_not_a_request_of_a_broker_is_not_passed_on(body: bytes) -> None:
     leader = Leader()
     with pytest.raises(MQError) as refused:
         await forwarding(leader).forward(asked(body), wire.ForwardToLeader())

@@ -159,7 +159,7 @@ def test_a_broker_of_another_cluster_is_refused_and_its_connection_is_not_the_br
         ([4_000, 1_000], True),
     ],
 )
-def test_a_broker_may_go_on_over_the_older_of_two_connections(gaps_ms: list[int], counts: bool) -> None:
+def test_a_broker_may_continue_over_the_older_of_two_connections(gaps_ms: list[int], counts: bool) -> None:
     """It knew this controller by two addresses, and one left controllerAddr: it counted as down."""
     world = World()
     newer = object()

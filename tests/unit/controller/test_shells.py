@@ -459,7 +459,7 @@ async def test_an_event_log_cuts_what_a_crash_left_of_a_line(tmp_path: Path, who
     assert [json.loads(line)["time_ms"] for line in path.read_text().splitlines()] == [0] * whole + [2]
 
 
-async def test_an_event_log_goes_on_after_a_line_that_the_disk_took_half_of(tmp_path: Path) -> None:
+async def test_an_event_log_continues_after_a_line_that_the_disk_took_half_of(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     log = EventLog(path, max_bytes=10_000, backups=1)
     log.write(1, "n0", [LeadershipStarted("n0")])

@@ -29,7 +29,7 @@ def test_copies_are_what_is_stored_beyond_the_first_time(
     assert report.copies == copies
 
 
-def test_messages_without_a_key_are_no_copies() -> None:
+def test_messages_without_a_key_are_not_copies() -> None:
     report = AuditReport(
         sent=10,
         acked=10,

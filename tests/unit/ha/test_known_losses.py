@@ -32,7 +32,7 @@ GUARDED = {
         "::test_without_the_controllers_word_a_lost_slave_holds_the_confirm_offset_7017"
     ],
     "offsets-twice": [
-        f"{HERE}/test_known_losses.py::test_queue_offsets_go_on_behind_what_was_not_confirmed_7689"
+        f"{HERE}/test_known_losses.py::test_queue_offsets_continue_behind_what_was_not_confirmed_7689"
     ],
     "links-kept": [f"{HERE}/test_terms.py::test_a_new_term_of_the_same_master_reaches_slaves_9689"],
     "forged-ack": [
@@ -90,7 +90,7 @@ def test_it_fails_without_its_guard(guard: str, test: str) -> None:
     assert done.returncode == 1, done.stdout[-3000:] + done.stderr[-1000:]
 
 
-async def test_queue_offsets_go_on_behind_what_was_not_confirmed_7689(replicas):
+async def test_queue_offsets_continue_behind_what_was_not_confirmed_7689(replicas):
     """A replica restarts with more in its log than is confirmed, and as master cannot confirm it yet."""
     master, slave = await replicas(2)
     await master.lead(1)

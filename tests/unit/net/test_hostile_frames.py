@@ -132,7 +132,7 @@ async def still_serves(server: RemotingServer) -> None:
 
 
 @pytest.mark.parametrize("name", NOT_FRAMES)
-async def test_what_is_no_frame_closes_the_connection_with_one_line(
+async def test_what_is_not_a_frame_closes_the_connection_with_one_line(
     name: str, server: RemotingServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert await send(server, NOT_FRAMES[name]) == b""
@@ -141,7 +141,7 @@ async def test_what_is_no_frame_closes_the_connection_with_one_line(
     await still_serves(server)
 
 
-async def test_a_flood_of_what_is_no_frame_is_a_line_of_each_kind(
+async def test_a_flood_of_what_is_not_a_frame_is_a_line_of_each_kind(
     server: RemotingServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     kinds = [bytes(8), NOT_FRAMES["http"], NOT_FRAMES["broken JSON"]]
@@ -158,7 +158,7 @@ async def test_a_flood_of_what_is_no_frame_is_a_line_of_each_kind(
 
 
 @pytest.mark.parametrize("name", BAD_REQUESTS)
-async def test_a_frame_with_a_bad_request_is_answered_and_the_connection_goes_on(
+async def test_a_frame_with_a_bad_request_is_answered_and_the_connection_continues(
     name: str, server: RemotingServer
 ) -> None:
     answers = FrameReader().feed(await send(server, BAD_REQUESTS[name] + GOOD, eof=True))
@@ -177,7 +177,7 @@ async def test_frames_before_a_bad_one_were_answered(server: RemotingServer) -> 
 
 
 @pytest.mark.parametrize("cut", range(1, len(GOOD)))
-async def test_a_truncated_frame_is_no_request(cut: int, server: RemotingServer) -> None:
+async def test_a_truncated_frame_is_not_a_request(cut: int, server: RemotingServer) -> None:
     assert await send(server, GOOD[:cut], eof=True) == b""
     assert not server.connections
 

@@ -225,7 +225,7 @@ async def test_a_refusal_may_come_later_and_holds_up_no_other_request() -> None:
     assert rig.seen == [("outer", "answered", NO_PERMISSION)] and not rig.held
 
 
-async def test_a_request_that_was_waited_for_goes_on_to_its_handler() -> None:
+async def test_a_request_that_was_waited_for_continues_to_its_handler() -> None:
     rig = Rig()
     one, two = Recorder("one", rig.seen), Recorder("two", rig.seen)
 

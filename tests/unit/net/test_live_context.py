@@ -97,7 +97,7 @@ async def is_trusted(server: RemotingServer, by: Path) -> bool:
     return True
 
 
-async def test_new_connections_get_the_new_certificate_and_open_ones_go_on(
+async def test_new_connections_get_the_new_certificate_and_open_ones_continue(
     server: RemotingServer, files: Files, old: Authority, new: Authority
 ) -> None:
     open_before = client_trusting(old.certificate)

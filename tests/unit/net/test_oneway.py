@@ -62,7 +62,7 @@ async def fill(client: RemotingClient, address: str) -> int:
     raise AssertionError("100 MB are buffered")
 
 
-async def test_a_sender_waits_for_a_peer_that_does_not_read_and_close_for_one_that_goes_on() -> None:
+async def test_a_sender_waits_for_a_peer_that_does_not_read_and_close_for_one_that_continues() -> None:
     async with slow_peer() as (peer, client):
         sent = await fill(client, peer.address)
         assert sent > 10
@@ -84,7 +84,7 @@ async def test_close_says_what_a_peer_did_not_take(caplog: pytest.LogCaptureFixt
         assert words[0] == peer.address and int(words[4]) > 1_000_000, line
 
 
-async def test_a_sender_that_goes_on_and_on_lets_the_loop_do_other_work() -> None:
+async def test_a_sender_that_never_pauses_lets_the_loop_do_other_work() -> None:
     async with slow_peer() as (peer, client):
         peer.may_read.set()
         turns = 0

@@ -236,7 +236,7 @@ INVALID = [
 
 
 @pytest.mark.parametrize("data", INVALID)
-def test_what_is_no_body_is_the_senders_error(data: bytes) -> None:
+def test_what_is_not_a_body_is_the_senders_error(data: bytes) -> None:
     with pytest.raises(BodyError) as caught:
         decode(data, KVTable)
     assert caught.value.code == ResponseCode.SYSTEM_ERROR

@@ -22,6 +22,6 @@ def test_a_handle_is_read_with_and_without_padding() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "%%%", "é", "A", handle("v2 t b 1 u"), handle("v1 t b 1")])
-def test_other_text_is_no_handle(text: str) -> None:
+def test_other_text_is_not_a_handle(text: str) -> None:
     with pytest.raises(MessageFormatError, match="recall handle is invalid"):
         decode_recall_handle(text)

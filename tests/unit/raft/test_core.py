@@ -90,7 +90,7 @@ def test_only_a_voter_was_handed_the_leadership(sender: str) -> None:
 
 
 @pytest.mark.parametrize("answer", [VoteReply(9, False), AppendReply(9, 0), ReadReply(9, 1, 0)])
-def test_answers_of_nodes_that_are_no_members_depose_nobody(answer: Message) -> None:
+def test_answers_of_nodes_that_are_not_members_depose_nobody(answer: Message) -> None:
     leader = leading()
     leader.step("stranger", answer, 10)
     assert (leader.role, leader.term) == (Role.LEADER, 1)

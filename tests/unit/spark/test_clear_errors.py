@@ -111,7 +111,7 @@ def test_a_wrong_name_server_is_reported_when_a_query_is_planned(kind: str) -> N
 
 
 @pytest.mark.parametrize("kind", ["reader", "streamReader"])
-def test_what_is_no_address_is_an_option_error(kind: str) -> None:
+def test_what_is_not_an_address_is_an_option_error(kind: str) -> None:
     source = RocketMQSource({"namesrvAddr": "localhost", "subscribe": "t"})
     with pytest.raises(OptionError, match="option 'namesrvAddr': name server address 'localhost': expected"):
         begin(source, kind)
@@ -160,7 +160,7 @@ def test_the_command_finds_our_text_in_sparks(text: str) -> None:
         "detected for 3.\nPlease make sure only one streaming job runs at a time. SQLSTATE: 40000",
     ],
 )
-def test_a_second_run_of_a_stream_is_told_so_in_one_line(text: str) -> None:
+def test_a_second_run_of_a_stream_is_refused_in_one_line(text: str) -> None:
     group = Jobs("spark")
 
     @group.command()

@@ -142,7 +142,7 @@ def test_a_job_that_reads_an_archive_asks_no_cluster() -> None:
     assert "or give --archive" in run()[0].output
 
 
-def test_skew_takes_one_source_and_the_environment_is_no_choice() -> None:
+def test_skew_takes_one_source_and_the_environment_is_not_a_choice() -> None:
     words = ["skew", "-t", "t", "--archive", "a", "--store", "s"]
     for more in ([], ["-n", "a:1"]):
         done = CliRunner().invoke(spark, [*words, *more])

@@ -69,7 +69,7 @@ def test_a_query_that_ends_by_itself_is_not_stopped() -> None:
 
 
 @pytest.mark.parametrize(("says", "error"), [(lost, Py4JNetworkError), (refused, ConnectionRefusedError)])
-def test_a_jvm_that_the_same_signal_has_ended_is_no_error(
+def test_a_jvm_that_the_same_signal_has_ended_is_not_an_error(
     says: Callable[[], bool], error: type[Exception]
 ) -> None:
     query: Any = Query(lambda: signalled(signal.SIGTERM) or says())

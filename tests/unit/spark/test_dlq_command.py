@@ -27,7 +27,7 @@ class NoTopic:
     ("more", "said"),
     [([], "group billing has no dead letters: topic %DLQ%billing does not exist"), (["--json"], "[]")],
 )
-def test_a_group_that_never_had_dead_letters_is_no_error(
+def test_a_group_that_never_had_dead_letters_is_not_an_error(
     monkeypatch: pytest.MonkeyPatch, more: list[str], said: str
 ) -> None:
     monkeypatch.setattr("batonmq.client.sync.QueueReader", NoTopic)

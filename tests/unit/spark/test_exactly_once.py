@@ -403,7 +403,7 @@ def test_batches_wait_for_a_master_that_knows_them() -> None:
 @pytest.mark.parametrize(
     "text", [None, "", "a", "a:b:c", "a:1", ":1:c", "a:1:b:c", "a:٣:c", f"a:{'9' * 40}:c", "a:--1:c", "a::c"]
 )
-def test_what_is_no_mark_is_none(text: str | None) -> None:
+def test_what_is_not_a_mark_is_none(text: str | None) -> None:
     assert Mark.parse(text) is None
 
 

@@ -32,7 +32,7 @@ def test_a_file_and_a_directory_as_spark_writes_it_are_histories(tmp_path: Path)
     check_history(directory)
 
 
-def test_what_is_no_history_says_why(tmp_path: Path) -> None:
+def test_what_is_not_a_history_says_why(tmp_path: Path) -> None:
     with pytest.raises(NoHistory, match="is not a history of sends: there is no Parquet file in it"):
         check_history(tmp_path)
     write(tmp_path / "part-0.parquet", *COLUMNS)

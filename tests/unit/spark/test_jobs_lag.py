@@ -72,7 +72,7 @@ def test_a_damaged_checkpoint_is_reported(tmp_path: Path) -> None:
         stream_offsets(made)
 
 
-def test_what_is_no_checkpoint_is_reported(tmp_path: Path) -> None:
+def test_what_is_not_a_checkpoint_is_reported(tmp_path: Path) -> None:
     with pytest.raises(LagError, match="no directory 'offsets'"):
         stream_offsets(tmp_path)
     with pytest.raises(LagError, match="has not committed"):

@@ -19,7 +19,7 @@ def test_lag_is_counted_queue_by_queue():
     assert lag.avg_offsets_behind_latest == 13 / 3
 
 
-def test_what_is_no_offset_of_ours_has_no_lag():
+def test_what_is_not_an_offset_of_ours_has_no_lag():
     for end, latest in [
         (None, "{}"),
         ("{}", None),

@@ -178,7 +178,7 @@ def proto2() -> FileDescriptorSet:
     return found
 
 
-def test_bodies_with_text_that_is_no_utf_8_are_null(tmp_path: Path) -> None:
+def test_bodies_with_text_that_is_not_utf_8_are_null(tmp_path: Path) -> None:
     one = schema(tmp_path, proto2())
     texts = [b"\x12\x01\xff", b"\x1a\x01\xff", b"\x22\x03\x0a\x01\xff", b"\x22\x03\x12\x01\xff"]
     rows = decoded(one, *(b"\x08\x01" + text for text in texts), b"\x08\x01\x12\x02\xc3\xbc")
@@ -316,7 +316,7 @@ def test_messages_without_fields_have_no_column(tmp_path: Path) -> None:
         schema(tmp_path, with_empty_messages(), "shop.Wrapper")
 
 
-def test_a_file_that_is_no_set_of_descriptors_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_set_of_descriptors_is_named(tmp_path: Path) -> None:
     (tmp_path / "orders.proto").write_text('syntax = "proto3";')
     with pytest.raises(SchemaError, match=r"orders\.proto: .*write it with 'protoc"):
         ProtobufSchema.load(tmp_path / "orders.proto", None)

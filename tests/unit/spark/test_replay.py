@@ -71,7 +71,7 @@ def test_an_empty_window_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     "change", [{"target": "V"}, {"where": "true"}, {"from_ms": 7}, {"keep_queues": True}]
 )
-def test_another_replay_does_not_go_on_with_the_state_of_this_one(
+def test_another_replay_does_not_continue_with_the_state_of_this_one(
     tmp_path: Path, fixed: list[int], change: dict[str, Any]
 ) -> None:
     one = wanted(tmp_path)

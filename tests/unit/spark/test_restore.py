@@ -47,7 +47,7 @@ def test_the_name_of_a_chunk_is_a_transaction_id(topic: str) -> None:
 @pytest.mark.parametrize(
     "change", [{"namesrv": "b:1"}, {"archive": "/other"}, {"topic": "T"}, {"target": "U"}]
 )
-def test_another_restore_does_not_go_on_with_the_state_of_this_one(
+def test_another_restore_does_not_continue_with_the_state_of_this_one(
     tmp_path: Path, change: dict[str, Any]
 ) -> None:
     one = Restore("a:1", "/archive", tmp_path / "state")

@@ -137,7 +137,7 @@ def test_a_filter_that_is_much_work_is_asked_one_by_one(opener: Any) -> None:
     assert found.next_offset == one.shown == -(-(MAX_EXAMINED + 1) // (10 * weight))
 
 
-def test_a_full_answer_goes_on_at_the_next_message_that_may_pass(opener: Any) -> None:
+def test_a_full_answer_continues_at_the_next_message_that_may_pass(opener: Any) -> None:
     store = opener(mapped_file_size_consume_queue=20 * 1024, mapped_file_size_commit_log=1 << 20)
     store.put(
         [

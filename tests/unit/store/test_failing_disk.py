@@ -44,7 +44,7 @@ def test_a_full_disk_refuses_the_whole_turn_and_nothing_is_lost(opener, monkeypa
     assert opener.bodies(opener()) == [b"%d" % n for n in range(70)] + [b"after"]
 
 
-def test_what_a_failing_disk_took_of_a_turn_is_no_message_after_a_restart(opener, monkeypatch):
+def test_what_a_failing_disk_took_of_a_turn_is_not_a_message_after_a_restart(opener, monkeypatch):
     """Its producers got the answer that it was not stored."""
     store = opener()
     opener.put(store, opener.message(b"kept"))

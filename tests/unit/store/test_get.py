@@ -68,7 +68,7 @@ def test_a_filter_sees_the_properties_of_those_whose_code_passes(opener):
 
 
 @pytest.mark.pure
-def test_one_read_filters_a_bounded_number_of_bytes_and_the_next_goes_on(opener, monkeypatch):
+def test_one_read_filters_a_bounded_number_of_bytes_and_the_next_continues(opener, monkeypatch):
     monkeypatch.setattr(collector, "MAX_EXAMINED", 200)
     store = opener()
     opener.put(store, *[opener.message(b"%d" % n, N="n" * 40) for n in range(30)])

@@ -55,7 +55,7 @@ def errors(caplog, *words: str) -> list[str]:
 
 
 @pytest.mark.parametrize("topic", BAD_TOPICS, ids=lambda topic: repr(topic[:12]))
-def test_a_topic_that_is_no_directory_gets_none_and_the_rest_is_served(opener, everything, caplog, topic):
+def test_a_topic_that_is_not_a_directory_gets_none_and_the_rest_is_served(opener, everything, caplog, topic):
     log = Log(opener)
     log.join(log.add(b"first"))
     for number in range(100):

@@ -221,7 +221,7 @@ def test_a_record_that_cannot_be_read_stops_indexing_and_is_not_asked_for_for_ev
     assert not store.build_index()
 
 
-def test_a_full_index_is_logged_once_and_goes_on_later(opener, monkeypatch, caplog):
+def test_a_full_index_is_logged_once_and_continues_later(opener, monkeypatch, caplog):
     store = opener()
     opener.put(store, *[opener.message(KEYS="k") for _ in range(3)])
 

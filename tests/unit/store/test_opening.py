@@ -12,7 +12,7 @@ from batonmq.store.verify import read_store, verify
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_reopened_store_goes_on_where_it_was(opener, clean):
+def test_a_reopened_store_continues_where_it_was(opener, clean):
     store = opener()
     opener.put(store, *[opener.message(b"%d" % n, queue_id=n % 2, KEYS=f"k{n}") for n in range(101)])
     end = store.max_offset

@@ -52,7 +52,7 @@ def test_a_slave_has_the_new_messages_where_the_master_has_them(opener, master, 
     assert [message.body for message in opener.messages(slave)] == [*new, b"next"]
 
 
-def test_offsets_go_on_from_the_new_messages_that_no_queue_shows_yet(opener, master) -> None:
+def test_offsets_continue_from_the_new_messages_that_no_queue_shows_yet(opener, master) -> None:
     opener.put(master, *(opener.message(b"new %d" % number) for number in range(3)))
     slave = opener("slave", confirm=True)
     slave.confirm_offset = 0

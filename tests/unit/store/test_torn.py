@@ -56,7 +56,7 @@ def test_properties_that_end_with_zeros_are_no_torn_record(opener, zeros):
         assert opened(opener, data).max_offset == 0
 
 
-def test_a_topic_with_a_zero_byte_is_no_torn_record(opener):
+def test_a_topic_with_a_zero_byte_is_not_a_torn_record(opener):
     data, ends = log_of(opener, [b"v", b"v"])
     at = data.index(b"T", ends[1] - 30)
     data = data[: at - 1] + b"\1\0" + data[at + 1 :]

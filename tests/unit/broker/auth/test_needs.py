@@ -149,7 +149,7 @@ def test_a_body_that_names_no_resources_is_refused(code: Code, body: bytes) -> N
 
 
 @pytest.mark.parametrize("code", [Code.VIEW_MESSAGE_BY_ID, Code.CONSUMER_SEND_MSG_BACK])
-def test_an_offset_that_is_no_number_is_refused(code: Code) -> None:
+def test_an_offset_that_is_not_a_number_is_refused(code: Code) -> None:
     with pytest.raises(MQError, match="parse authorization context error"):
         needs_of(Command(int(code), {"offset": "x"}), KNOWN)
 

@@ -71,7 +71,7 @@ def test_a_half_message_is_one_of_its_real_topic_confirmed_or_not(store: Message
         assert half_topic_at(store, elsewhere) is None
 
 
-def test_a_record_inside_a_body_is_no_half_message(store: MessageStore) -> None:
+def test_a_record_inside_a_body_is_not_a_half_message(store: MessageStore) -> None:
     put(store, TRANS_HALF_TOPIC, REAL_TOPIC="T")
     inside = store.max_offset + BODY_POSITION_V4
     properties = encode_properties({"REAL_TOPIC": "T"})

@@ -205,7 +205,7 @@ def test_integers_as_java_reads_them(text: str, value: int) -> None:
 @pytest.mark.parametrize(
     "text", ["", " 5", "5 ", "1_000", "0x10", "5L", "2147483648", "+", "--5", "5.0", "9" * 9000, "𝟓", "²"]
 )
-def test_what_is_no_integer(text: str) -> None:
+def test_what_is_not_an_integer(text: str) -> None:
     with pytest.raises(EvaluationError):
         parse_integer(text.encode(), 2**31 - 1)
 
@@ -237,7 +237,7 @@ def test_doubles_as_java_reads_them(text: str, value: float) -> None:
 @pytest.mark.parametrize(
     "text", ["", "nan", "inf", "Infinityf", "0x10", "1_0", "1e", "e5", ".", "5 5", "٣", "1ff"]
 )
-def test_what_is_no_double(text: str) -> None:
+def test_what_is_not_a_double(text: str) -> None:
     with pytest.raises(EvaluationError):
         parse_double(text.encode())
 

@@ -64,7 +64,7 @@ async def test_an_empty_slave_gets_the_whole_log_if_the_master_says_so(replicas)
     await until(lambda: len(slave.bodies()) == 150)
 
 
-async def test_a_slave_that_returns_goes_on_where_it_was(replicas):
+async def test_a_slave_that_returns_continues_where_it_was(replicas):
     master, slave = await replicas(2)
     master.ha.serve()
     slave.ha.follow(master.address)
@@ -79,7 +79,7 @@ async def test_a_slave_that_returns_goes_on_where_it_was(replicas):
     assert slave.bodies() == master.bodies()
 
 
-async def test_a_slave_with_half_a_record_goes_on_in_the_middle_of_it(replicas):
+async def test_a_slave_with_half_a_record_continues_in_the_middle_of_it(replicas):
     master, slave = await replicas(2)
     master.ha.serve()
     master.put(b"whole")
@@ -221,7 +221,7 @@ async def test_a_lagging_slave_is_not_in_sync(replicas):
     writer.close()
 
 
-async def test_a_silent_stranger_is_dropped_and_a_silent_slave_too(replicas):
+async def test_a_silent_unknown_peer_is_dropped_and_a_silent_slave_too(replicas):
     (master,) = await replicas(1, QUICK)
     master.ha.serve()
     end = master.put(b"x")
@@ -248,7 +248,7 @@ async def test_a_silent_stranger_is_dropped_and_a_silent_slave_too(replicas):
         b"BMQP" + bytes(32),
     ],
 )
-async def test_strangers_on_the_port_move_nothing(replicas, data):
+async def test_unknown_peers_on_the_port_move_nothing(replicas, data):
     (master,) = await replicas(1)
     master.ha.serve()
     master.put(b"x")
@@ -290,7 +290,7 @@ async def test_what_a_false_master_sends_does_not_break_the_slave(replicas, fram
     server.close()
 
 
-async def test_the_secret_keeps_strangers_out_and_names_the_slave(replicas):
+async def test_the_secret_keeps_unknown_peers_out_and_names_the_slave(replicas):
     config = HAConfig(ha_secret="sixteen characters or more")
     master, slave = await replicas(2, config, security=security_of(config, TlsConfig()))
     master.ha.serve()
@@ -345,7 +345,7 @@ async def test_with_sync_flush_a_slave_acknowledges_what_its_disk_has(replicas):
     assert slave.store.flushed_offset == end
 
 
-async def test_a_full_disk_ends_the_link_and_following_goes_on_later(replicas, monkeypatch):
+async def test_a_full_disk_ends_the_link_and_following_continues_later(replicas, monkeypatch):
     master, slave = await replicas(2)
     master.ha.serve()
     slave.ha.follow(master.address)
@@ -382,7 +382,7 @@ async def test_a_slave_refuses_slaves(replicas):
     await until(lambda: other.store.max_offset == master.store.max_offset)
 
 
-async def test_a_slave_that_pauses_goes_on_at_once_when_the_master_announces_itself(replicas, monkeypatch):
+async def test_a_slave_that_pauses_continues_at_once_when_the_master_announces_itself(replicas, monkeypatch):
     monkeypatch.setattr(follower, "RECONNECT_S", (30.0, 30.0))
     master, slave = await replicas(2)
     slave.ha.follow("127.0.0.1:1")

@@ -164,7 +164,7 @@ def test_any_bytes_are_an_error_that_names_the_file_or_nothing(
         assert str(path) in str(error)
 
 
-def test_what_is_no_store_is_an_error(tmp_path: Path) -> None:
+def test_what_is_not_a_store_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no such directory"):
         store_roots([str(tmp_path / "none*")])
     with pytest.raises(StoreError, match=r"a\*\*b: "):

@@ -64,7 +64,7 @@ def test_a_topic_that_no_store_has_is_named(
     assert named(f"{only_log}", "V") == []  # only the log says what there is
 
 
-def test_a_tag_that_is_no_text_is_found_by_what_its_column_shows(made: SmallStore) -> None:
+def test_a_tag_that_is_not_text_is_found_by_what_its_column_shows(made: SmallStore) -> None:
     made.put(b"a", TAGS="x")
     path = made.root / "commitlog" / f"{0:020d}"
     path.write_bytes(path.read_bytes().replace(b"TAGS\x01x", b"TAGS\x01\xff"))
