@@ -51,7 +51,7 @@ class Seed:
         self._began = time.monotonic()
 
     def run(self, work: Iterable[tuple[str, str, int, list[Scenario]]]) -> None:
-        """On a fresh cluster each. Raises `CannotIsolate`, `ProcessFailed`, `TimeoutError`."""
+        """On a new cluster each. Raises `CannotIsolate`, `ProcessFailed`, `TimeoutError`."""
         for system, kind, size, scenarios in work:
             left = scenarios
             while left:
@@ -60,7 +60,7 @@ class Seed:
                 left = left[len(self._results) - before :]
 
     def _run_cluster(self, system: str, groups: str, replicas: int, scenarios: Sequence[Scenario]) -> Verdict:
-        """Scenarios on one fresh cluster until one does not heal. No replicas: controllers alone. Returns
+        """Scenarios on one new cluster until one does not heal. No replicas: controllers alone. Returns
         what the stores were found to hold at the end."""
         directory = self._out / cluster_directory(system, replicas, groups)
         shutil.rmtree(directory, ignore_errors=True)

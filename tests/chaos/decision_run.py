@@ -28,7 +28,7 @@ class ControllerRun:
         """Why no controller reported its state at the end."""
 
     async def scenarios(self, scenarios: Sequence[Scenario], done: Callable[[Result], None]) -> Verdict:
-        """All scenarios on fresh controllers, each result as it comes. Ends early when they do not heal, or
+        """All scenarios on new controllers, each result as it comes. Ends early when they do not heal, or
         take no new broker set afterwards."""
         last: Result | None = None
         try:

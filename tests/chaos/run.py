@@ -67,7 +67,7 @@ class GroupRun:
         self._fixed = self._cluster if isinstance(self._cluster, FixedGroups) else None
 
     async def scenarios(self, scenarios: Iterable[Scenario], done: Callable[[Result], None]) -> Verdict:
-        """All scenarios on a fresh cluster, each result as it comes, until the group does not heal.
+        """All scenarios on a new cluster, each result as it comes, until the group does not heal.
 
         With controllers `scenarios` may be an iterator that decides when the run has lasted long enough.
         Returns what the stores were found to hold at the end.

@@ -1,4 +1,4 @@
-"""Links of the pages lead somewhere, and a page's line "Contents" names its sections in their order."""
+"""Links of pages lead somewhere, every page is linked, and "Contents" names all sections in their order."""
 
 from __future__ import annotations
 
@@ -63,6 +63,16 @@ def test_contents_name_all_sections_in_their_order(page: Path) -> None:
         return
     named = [link.removeprefix("#") for link in LINK.findall(contents[1])]
     assert [name for name in named if name in sections] == sections
+
+
+def test_every_page_is_linked() -> None:
+    linked = {
+        (page.parent / link.partition("#")[0]).resolve()
+        for page in PAGES
+        for link in LINK.findall(prose(page))
+    }
+    lonely = [page for page in PAGES if page.parent != ROOT and page.resolve() not in linked]
+    assert [page.relative_to(ROOT).as_posix() for page in lonely] == []
 
 
 def test_a_broken_link_is_noticed() -> None:

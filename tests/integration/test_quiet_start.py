@@ -1,4 +1,4 @@
-"""A fresh cluster starts without a line that would alarm somebody: nothing has gone wrong."""
+"""A new cluster starts without a line that would alarm somebody: nothing has gone wrong."""
 
 from __future__ import annotations
 

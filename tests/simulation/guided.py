@@ -51,7 +51,7 @@ class Search:
         self._next = self.first
 
     def plan(self) -> Plan:
-        """The next story: a fresh seed, or a branch of a story that was kept."""
+        """The next story: a new seed, or a branch of a story that was kept."""
         if not self.guided or not self.kept or self._random.random() < FRESH:
             self._next += 1
             return Plan(self._next - 1, shape_of(self._next - 1))

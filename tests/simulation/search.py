@@ -119,7 +119,7 @@ def execute(plan: Plan) -> Outcome:
 
 @click.command("guided")
 @click.option("--stories", default=1000, show_default=True, help="How many.")
-@click.option("--first", default=0, show_default=True, help="First fresh seed, and the seed of the search.")
+@click.option("--first", default=0, show_default=True, help="First new seed, and the seed of the search.")
 @click.option("--jobs", default=2, show_default=True, help="Processes. Only 1 repeats a search exactly.")
 @click.option("--plain", is_flag=True, help="Fresh seeds only, to compare.")
 @tally_option

@@ -68,7 +68,7 @@ def test_a_search_that_is_stopped_ends_what_it_began(tmp_path: Path, chunk: int)
 
 @pytest.fixture
 def search(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A long search in a process group of its own, whose worker has begun."""
+    """A long search in a separate process group, whose worker has begun."""
     command = ["raft", "--seeds", "100000", "--jobs", "1", "--tally", str(tmp_path / "tally")]
     process = subprocess.Popen([sys.executable, "-m", "tests.simulation", *command], process_group=0)
     try:

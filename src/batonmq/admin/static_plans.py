@@ -92,7 +92,7 @@ def led_parts(configs: Configs, *, newest: bool = False) -> dict[int, list[Logic
 
 
 def _check_physical(topic: str, configs: Configs, led: Parts) -> None:
-    """Each part has a physical queue of its own."""
+    """Each part has a separate physical queue."""
     owners: dict[tuple[str, int], int] = {}
     for queue_id, items in led.items():
         for item in items:

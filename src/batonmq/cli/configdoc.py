@@ -71,7 +71,7 @@ def page() -> str:
         parts.append(f"\n## {title}\n\n{TABLE_HEAD}")
         for info in describe(owner):
             if info.field not in owner.__annotations__:
-                continue  # inherited, and in a section of its own
+                continue  # inherited, and in its own section
             default = to_text(info.default).replace(str(Path.home()), "~")
             kind = info.type_name if info.limits is None else f"{info.type_name}, {info.limits}"
             running = "yes" if info.changeable else ""

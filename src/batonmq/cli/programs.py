@@ -139,7 +139,7 @@ def allow_files(program: str) -> None:
     files than the usual 1024 cannot open its log once it has so many clients."""
     wanted = Limits().max_connections
     allowed = raise_file_limit(OPEN_FILES - RESERVE)
-    if allowed < wanted and program != "controller":  # which has a limit of its own, and says so
+    if allowed < wanted and program != "controller":  # which has its own limit, and says so
         log.warning(
             "connections beyond about %d are refused: this process may not open more files; raise its limit "
             "(ulimit -n, LimitNOFILE) to %d",

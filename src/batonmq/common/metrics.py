@@ -4,7 +4,7 @@ A metric is declared once (`Metric`); the documentation's table and the check of
 from the declaration. The code that is measured bumps plain numbers: nothing here or there knows the exporter,
 which is imported only when a configuration asks for it (`metrics_exporter.py`).
 
-An exporter works in a thread of its own and never looks at a program's state. It asks the event loop to run a
+An exporter works in a separate thread and never looks at a program's state. It asks the event loop to run a
 metric's *source*, a function that yields (label values, value) pairs; the loop does so a slice at a time.
 """
 

@@ -48,5 +48,5 @@ class RepeatedWarnings:
 
 
 def _one_line(text: str) -> str:
-    """`text` with unprintable characters replaced: a peer must not write log lines of its own."""
+    """`text` with unprintable characters replaced: a peer must not forge log lines."""
     return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)

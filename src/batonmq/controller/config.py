@@ -1,7 +1,7 @@
 """Keys of a controller's `.conf` file, and the group of controllers they describe.
 
 Both of RocketMQ's families are understood and mean the same engine: `controllerType=DLedger`, where Raft and
-RPC share the port, and `controllerType=jRaft`, where Raft has a port of its own. Spelling, defaults and units
+RPC share the port, and `controllerType=jRaft`, where Raft has a separate port. Spelling, defaults and units
 are RocketMQ's (`ControllerConfig`, `JraftConfig`); keys below "our own" are additions.
 """
 

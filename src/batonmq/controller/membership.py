@@ -173,7 +173,7 @@ class Membership:
         elif node_id != raft_address:
             raise _refused(f"the id of these controllers is their Raft address, {raft_address}")
         elif not rpc_address:
-            raise _refused("these controllers serve brokers on a port of its own: name it, rpcAddress")
+            raise _refused("these controllers serve brokers on a separate port: name it, rpcAddress")
         known = members.all().get(node_id)
         if known not in (None, raft_address):
             raise _refused(f"{node_id} is a member already, at {known}")

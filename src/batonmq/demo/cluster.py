@@ -87,7 +87,7 @@ class Program:
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
-                # A process group of its own, so that Ctrl-C reaches only us. Not a session: Linux shares the
+                # A separate process group, so that Ctrl-C reaches only us. Not a session: Linux shares the
                 # processors between sessions, not processes (autogroup), which distorts measurements.
                 process_group=0,
             )

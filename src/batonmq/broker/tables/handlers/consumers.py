@@ -53,7 +53,7 @@ class _RelayHandlers:
         member = self._broker.tables.consumers.member(group, client_id) if client_id else None
         if member is None:
             raise MQError(ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online")
-        # The signature is for this broker. The consumer could use it for requests of its own.
+        # The signature is for this broker. The consumer could use it for its own requests.
         command = Command(code, unsigned(request.command.ext), body or request.command.body)
         try:
             answer = await member.connection.invoke(command, CALL_TIMEOUT_MS)
