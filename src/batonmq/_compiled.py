@@ -1,4 +1,4 @@
-"""Whether this process runs the compiled modules of the hot path or pure Python.
+"""Tells whether this process runs the compiled modules of the hot path or pure Python.
 
 An install has compiled modules where its build found a C compiler (`hatch_build.py`). They are not used
 

@@ -1,1 +1,1 @@
-"""How a command line says how it reaches a cluster: options for TLS and credentials."""
+"""Options of command lines for reaching a cluster: TLS and credentials."""

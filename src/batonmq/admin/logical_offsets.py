@@ -1,4 +1,4 @@
-"""Offsets of the logical queues of a static topic, from those of its physical queues. Pure.
+"""Offsets of the logical queues of a static topic, from those of its physical queues. No I/O.
 
 Source: `MQAdminUtils` of Apache RocketMQ 5. It shows offsets of groups as they stand at the physical queues;
 here they are translated like those of brokers.

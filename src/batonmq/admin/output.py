@@ -1,4 +1,4 @@
-"""What a command shows: tables that fit the terminal, or the same facts as JSON for scripts."""
+"""The output of a command: tables that fit the terminal, or the same facts as JSON for scripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans for static topics: which broker gets which logical queue. Pure.
+"""Plans for static topics: which broker gets which logical queue. No I/O.
 
 A plan (`TopicRemappingDetailWrapper`) says what each broker is to know of the topic. All functions raise
 ValueError for a topic whose brokers contradict each other, and for what cannot be done; they change none of

@@ -1,4 +1,4 @@
-"""The filter of a subscription: tags, or an SQL expression over properties. Pure."""
+"""The filter of a subscription: tags, or an SQL expression over properties. No I/O."""
 
 from __future__ import annotations
 

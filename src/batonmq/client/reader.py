@@ -1,4 +1,4 @@
-"""Reading queues from outside any group: raw records in bulk, for tools and pipelines.
+"""Reads queues without a consumer group: raw records in bulk, for tools and pipelines.
 
 A reader keeps no position and commits nothing. It follows a queue's master when that changes.
 """

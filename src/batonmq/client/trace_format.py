@@ -1,4 +1,4 @@
-"""The text of message traces. Pure.
+"""The text of message traces. No I/O.
 
 Fields are separated by ``\\x01``, traces end with ``\\x02``. Source: `TraceDataEncoder`, `TraceType`,
 `MessageType` and `ConsumeReturnType` of Apache RocketMQ 5.5.

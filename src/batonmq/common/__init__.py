@@ -1,1 +1,1 @@
-"""What every room may use: clock, configuration, logging, metrics, files."""
+"""Shared by all rooms: clock, configuration, logging, metrics, files."""

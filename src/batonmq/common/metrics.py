@@ -1,4 +1,4 @@
-"""What programs count, and how an exporter comes by it.
+"""Metrics of programs, and how an exporter reads them.
 
 A metric is declared once (`Metric`); the documentation's table and the check of the dashboards are derived
 from the declaration. The code that is measured bumps plain numbers: nothing here or there knows the exporter,

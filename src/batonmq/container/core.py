@@ -1,4 +1,4 @@
-"""The brokers of one container: which may join, in which process each runs, and its state. Pure.
+"""The brokers of one container: which may join, in which process each runs, and its state. No I/O.
 
 Source: RocketMQ's `BrokerContainer` (one table for masters, one for slaves, by cluster, name and id). It
 accepts brokers whose ports or directories are in use, and they fail when they start. Here they are refused.

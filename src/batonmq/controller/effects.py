@@ -1,4 +1,4 @@
-"""What comes out of an event of the replicated log: an answer, and effects for the leader to act on."""
+"""The outcome of an event of the replicated log: an answer, and effects for the leader to act on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who becomes master. Pure policy; the state machine carries the decision out.
+"""The election policy: chooses the master. No I/O; the state machine carries the decision out.
 
 The order of preference is RocketMQ's (`DefaultElectPolicy`; RIP-44, "Elect Master"): a living master stays,
 unless another broker is designated; then the living member of the SyncStateSet with the highest

@@ -1,4 +1,4 @@
-"""Which brokers are alive: a pure function of replicated heartbeats and the time in the event at hand.
+"""Tells which brokers are alive, from replicated heartbeats and the time of the current event alone.
 
 A heartbeat names its own timeout (`controllerHeartBeatTimeoutMills` of the broker). It also remembers the
 connection it came over, so that the closing of an old connection cannot kill a broker that has a newer one.

@@ -1,4 +1,4 @@
-"""What the timers of a leader scan for: brokers that fell silent, and sets that need another master."""
+"""Scans of a leader: finds brokers that fell silent, and broker sets that need another master."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who belongs to the group of controllers, and changes of that at run time.
+"""The members of the group of controllers, and changes of them at run time.
 
 The group is founded by what the configurations of its first members say; from then on the Raft log says it,
 and this module is what handlers, metadata and admin commands ask. A change is made in single steps by the

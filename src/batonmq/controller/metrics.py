@@ -1,4 +1,4 @@
-"""What a controller counts: RocketMQ's metrics (`ControllerMetricsConstant`).
+"""Metrics of a controller, RocketMQ's (`ControllerMetricsConstant`).
 
 Names, units, labels and buckets are those of RocketMQ 5.5, as an interop test checks against its exporter.
 With metricsExporterType=DISABLE nothing below runs for a request.

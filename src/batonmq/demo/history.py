@@ -1,4 +1,4 @@
-"""What a producer did, message by message: the evidence for "nothing acknowledged was lost".
+"""The history of a producer, message by message: the evidence for "nothing acknowledged was lost".
 
 The sender records it in memory and writes it as Parquet at the end, in the schema of `spark.jobs.audit`.
 """

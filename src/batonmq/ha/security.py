@@ -1,4 +1,4 @@
-"""Who may take part in replication: from the keys of a configuration to what a link needs.
+"""The security of replication links, from the keys of a configuration.
 
 TLS and the shared secret exist in BatonMQ only: RocketMQ's replication port speaks plain text to any peer.
 Both are off unless configured; with either of them a group consists of BatonMQ's brokers only.

@@ -1,4 +1,4 @@
-"""What can go wrong between two programs, as opposed to what the other program answered.
+"""Errors between two programs, as opposed to refusals that the other program answered.
 
     NetError
     ├── ConnectFailed      no connection could be made; the request was not sent

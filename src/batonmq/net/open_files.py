@@ -1,4 +1,4 @@
-"""How many connections the process may have open: each needs a file descriptor, and these are bounded."""
+"""Limits the open connections of the process: each needs a file descriptor, and these are bounded."""
 
 from __future__ import annotations
 

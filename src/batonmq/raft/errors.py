@@ -1,4 +1,4 @@
-"""What can go wrong with a Raft group, as its users see it.
+"""Errors of a Raft group, as its users see them.
 
 RaftError
  ├─ NotLeader            ask ``leader_id`` instead; nothing was appended

@@ -1,1 +1,1 @@
-"""Where topics and brokers are: routes, the choice of a queue or replica, and sessions that follow them."""
+"""Finds topics and brokers: routes, the choice of a queue or replica, and sessions that follow them."""

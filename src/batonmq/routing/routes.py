@@ -1,4 +1,4 @@
-"""Where a topic's queues are, as a name server describes it. No I/O."""
+"""The route of a topic: where its queues are, as a name server describes it. No I/O."""
 
 from __future__ import annotations
 

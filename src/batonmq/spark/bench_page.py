@@ -1,4 +1,4 @@
-"""What `batonmq spark bench-report` shows: tables and plots."""
+"""The page of `batonmq spark bench-report`: tables and plots."""
 
 from __future__ import annotations
 

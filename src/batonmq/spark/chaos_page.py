@@ -1,4 +1,4 @@
-"""What `batonmq spark chaos-report` shows: verdict, tables and plots."""
+"""The page of `batonmq spark chaos-report`: verdict, tables and plots."""
 
 from __future__ import annotations
 

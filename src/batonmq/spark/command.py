@@ -1,4 +1,4 @@
-"""What the commands of `batonmq spark` share: options, checks before Spark starts, errors in one line."""
+"""Shared by the commands of `batonmq spark`: options, checks before Spark starts, errors in one line."""
 
 from __future__ import annotations
 

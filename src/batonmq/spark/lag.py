@@ -1,4 +1,4 @@
-"""How far a stream is behind its topics, from the progress reports that Spark gives its listeners.
+"""The lag of a stream behind its topics, from the progress reports that Spark gives its listeners.
 
 Python sources cannot report metrics to Spark. But Spark's progress has the offsets that a micro-batch ended
 at, and the latest ones that the source reported. These numbers follow from both.

@@ -1,4 +1,4 @@
-"""What SIGINT (Ctrl-C) and SIGTERM do to a job: end it with one line, or only ask it to stop."""
+"""Handles SIGINT (Ctrl-C) and SIGTERM in a job: they end it with one line, or only ask it to stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How full the disk is and what follows: RocketMQ's three levels. Only `used_ratio` looks at a disk."""
+"""Disk usage, and what follows from it: RocketMQ's three levels. Only `used_ratio` looks at a disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What has a fixed layout in files and on the wire, as numpy types: one item of an array each.
+"""Numpy types of everything with a fixed layout in files and on the wire: one item of an array each.
 
 Not in `protocol`, which does without numpy.
 """

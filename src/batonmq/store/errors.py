@@ -1,4 +1,4 @@
-"""What can go wrong with a store as a whole; what concerns one request is a status (`results.py`)."""
+"""Errors of a store as a whole; an error of one request is a status (`results.py`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When commit log files go: past their time, or before it when the disk is nearly full."""
+"""Chooses the commit log files to delete: expired ones, and younger ones when the disk is nearly full."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What features above the store give it: codes of consume queue units, observers of records, filters of
-readers.
+"""The policy that features give the store: codes of consume queue units, observers, filters of readers.
 
 The store knows no feature. A delayed message's unit holds its delivery time, a timer wants to see records go
 by, a subscription filters by SQL: each gives the store one of these. Light queues are no such feature: they

@@ -1,4 +1,4 @@
-"""Opening a store that may have been left in the middle of anything. See ``docs/store.md``, "Recovery"."""
+"""Opens a store that may have been left in the middle of any operation. See ``docs/store.md``, "Recovery"."""
 
 from __future__ import annotations
 

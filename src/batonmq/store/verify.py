@@ -1,4 +1,4 @@
-"""Reading a store directory without opening it as a store: for audits, tools and offline readers.
+"""Reads a store directory without opening it as a store: for audits, tools and offline readers.
 
 Nothing is written and no lock is taken, so a live store, Java's or ours, can be looked at; what is appended
 meanwhile may or may not be seen. Consume queue units without a record are an error only if they lie before

@@ -1,4 +1,4 @@
-"""What an administrator can ask of a cluster, as async functions that return data.
+"""The operations of an administrator, as async functions that return data.
 
 One module per subject. Every function takes the session (`batonmq.admin.session.Admin`) first. Nothing here
 prints or knows the command line, so that the commands, a console and Python programs share it.

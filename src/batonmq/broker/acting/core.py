@@ -1,4 +1,4 @@
-"""Which members of a broker set are alive, and when a slave acts as its master (RIP-32). Pure.
+"""Decides which members of a broker set are alive, and when a slave acts as its master (RIP-32). No I/O.
 
 Name servers may disagree for a while: one was restarted, or detected a dead broker later. A member counts as
 alive while any name server lists it, so a slave acts only when no name server lists a master.

@@ -1,4 +1,4 @@
-"""Which rights a request needs, by its code.
+"""The rights that a request needs, by its code.
 
 Where RocketMQ has a rule, the rule here is the same (`DefaultAuthorizationContextBuilder` and the
 `RocketMQAction` of the headers in Apache RocketMQ 5.5). RocketMQ lets every user send the requests that it

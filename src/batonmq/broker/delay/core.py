@@ -1,6 +1,6 @@
 """Delay levels, and the conversion of messages to and from the delay topic.
 
-Pure. A delayed message waits in queue ``level - 1`` of SCHEDULE_TOPIC_XXXX; its real topic and queue are
+No I/O. A delayed message waits in queue ``level - 1`` of SCHEDULE_TOPIC_XXXX; its real topic and queue are
 kept in the properties REAL_TOPIC and REAL_QID. Source: RocketMQ's schedule messages (`messageDelayLevel`).
 """
 

@@ -1,4 +1,4 @@
-"""The code in consume queue units of delayed messages: the time at which each is due. Pure.
+"""The code in consume queue units of delayed messages: the time at which each is due. No I/O.
 
 Source: RocketMQ's `CommitLog.checkMessageAndReturnSize` and `ScheduleMessageService.computeDeliverTimestamp`.
 """

@@ -1,4 +1,4 @@
-"""Where a message of an acting master can go, and in which form it is sent. Pure.
+"""Decides where a message of an acting master goes, and in which form it is sent. No I/O.
 
 Source: RocketMQ's `EscapeBridge` and `TopicRouteInfoManager`. RocketMQ does not request a route again after a
 failure, and loses a timed message that was sent to a dead broker four times (issue 7923).

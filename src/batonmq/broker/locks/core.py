@@ -1,4 +1,4 @@
-"""Counts the votes of a broker set for queue locks. Pure."""
+"""Counts the votes of a broker set for queue locks. No I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which queues a client of a group consumes, decided by the broker. Pure.
+"""Decides for a client of a group which queues it consumes. No I/O.
 
 Source: RocketMQ's `QueryAssignmentProcessor`, `AllocateMessageQueueAveragely` and
 `AllocateMessageQueueAveragelyByCircle`.

@@ -1,4 +1,4 @@
-"""Whether a group pulls or pops a topic, and which queues its clients get.
+"""The consume mode of a group (pull or pop), and the queues that its clients get.
 
 QUERY_ASSIGNMENT (400), SET_MESSAGE_REQUEST_MODE (401) and GET_ALL_MESSAGE_REQUEST_MODE (402); the modes are
 in messageRequestMode.json. Source: RocketMQ's `QueryAssignmentProcessor` and `MessageRequestModeManager`.

@@ -1,4 +1,4 @@
-"""The state of ordered pops: one batch of a queue at a time. Pure.
+"""The state of ordered pops: one batch of a queue at a time. No I/O.
 
 Source: RocketMQ's `ConsumerOrderInfoManager`.
 """

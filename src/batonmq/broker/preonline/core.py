@@ -1,4 +1,4 @@
-"""Finds the slaves that replicate from a master that returns. Pure.
+"""Finds the slaves that replicate from a master that returns. No I/O.
 
 The stream of replication without controllers does not name the slave. RocketMQ compares the host of a link
 with the slave's registered address, and waits for ever if the slave connects from another one (`brokerIP2`).

@@ -1,7 +1,7 @@
 """SQL92 filters of subscriptions: expressions over the properties of messages.
 
 `compile_expression` is the entry. Grammar, type rules and errors are those of RocketMQ's filter
-(`org.apache.rocketmq.filter`); `docs/filters.md` describes them for users. Pure.
+(`org.apache.rocketmq.filter`); `docs/filters.md` describes them for users. No I/O.
 """
 
 from batonmq.broker.sql.compiler import compile_expression, weight_of

@@ -1,4 +1,4 @@
-"""What can be wrong with an expression, and with a value that it meets."""
+"""Errors of an expression, and of a value that it meets."""
 
 from __future__ import annotations
 

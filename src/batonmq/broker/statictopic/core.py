@@ -1,6 +1,6 @@
-"""What a pull of a logical queue asks of the physical one, and what its answer says of the logical one.
+"""Translates a pull of a logical queue into one of the physical queue, and its answer back.
 
-Pure. Source: `PullMessageProcessor` of Apache RocketMQ 5 (`rewriteRequestForStaticTopic`,
+No I/O. Source: `PullMessageProcessor` of Apache RocketMQ 5 (`rewriteRequestForStaticTopic`,
 `rewriteResponseForStaticTopic`).
 """
 

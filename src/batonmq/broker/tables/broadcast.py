@@ -1,8 +1,8 @@
-"""How far each client of a broadcasting group is.
+"""The offsets of each client of a broadcasting group.
 
 Such clients keep their offsets themselves. When one moves between a proxy and this broker, or a proxy pulls
 for it without an offset, the broker says where it goes on. The least offset of a group's clients is committed
-under ``group@broadcast``, for clients that come later. Source: `BroadcastOffsetManager`. Pure.
+under ``group@broadcast``, for clients that come later. Source: `BroadcastOffsetManager`. No I/O.
 """
 
 from __future__ import annotations

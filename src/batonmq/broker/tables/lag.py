@@ -1,4 +1,4 @@
-"""How far consumer groups are behind. Source: RocketMQ's `ConsumerLagCalculator`."""
+"""The lag of consumer groups. Source: RocketMQ's `ConsumerLagCalculator`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which messages the master before this one, or this broker before its restart, has delivered already.
+"""Finds messages that the former master, or this broker before its restart, has delivered already.
 
 A checkpoint is up to some seconds old. What was delivered since is in the log, and so in the queues of the
 real topics: a delivered message keeps its UNIQ_KEY and its TIMER_OUT_MS. Messages without a unique key cannot

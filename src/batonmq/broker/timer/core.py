@@ -1,4 +1,4 @@
-"""Times of delivery, and the conversion of messages to and from the timer topic. Pure.
+"""Times of delivery, and the conversion of messages to and from the timer topic. No I/O.
 
 A timed message waits in queue 0 of rmq_sys_wheel_timer; its real topic and queue are in the properties
 REAL_TOPIC and REAL_QID, its slot is in TIMER_OUT_MS. A slot is due one step of the precision after its time,

@@ -1,4 +1,4 @@
-"""What the timer counts: waiting messages by topic, messages in and out, and their rates. Pure."""
+"""Counters of the timer: waiting messages by topic, messages in and out, and their rates. No I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bytes of the timer's files: slots of the wheel, units of the timer log, the checkpoint. Pure.
+"""The bytes of the timer's files: slots of the wheel, units of the timer log, the checkpoint. No I/O.
 
 All numbers are big endian. Source: RocketMQ's `Slot`, `TimerWheel`, `TimerLog` and `TimerCheckpoint`.
 """

@@ -1,4 +1,4 @@
-"""What enqueuing, delivery and replication of timed messages share: how far this replica is."""
+"""The progress of this replica, which enqueuing, delivery and replication of timed messages share."""
 
 from __future__ import annotations
 

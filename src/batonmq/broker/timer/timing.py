@@ -1,4 +1,4 @@
-"""How many messages of each topic wait: the table behind ``config/timermetrics``.
+"""The number of waiting messages of each topic: the table behind ``config/timermetrics``.
 
 Source: RocketMQ's `TimerMetrics`; a message that recalls another one counts -1.
 """

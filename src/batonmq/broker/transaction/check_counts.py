@@ -1,4 +1,4 @@
-"""How often undecided half messages were checked, beyond the counts in their records.
+"""Counts the checks of undecided half messages, beyond the counts in their records.
 
 A master counts in memory and publishes its counts after each round of checks, in
 ``config/transactionChecks.json``; slaves copy the file. So a new master continues the counts and gives a

@@ -1,6 +1,6 @@
-"""Which half messages are undecided, and up to which offset both queues of transactions are finished.
+"""Tracks undecided half messages, and the offset up to which both queues of transactions are finished.
 
-Pure. A half message waits in queue 0 of RMQ_SYS_TRANS_HALF_TOPIC. A commit or rollback is written to
+No I/O. A half message waits in queue 0 of RMQ_SYS_TRANS_HALF_TOPIC. A commit or rollback is written to
 RMQ_SYS_TRANS_OP_HALF_TOPIC as an op message that names queue offsets of half messages. The group
 CID_RMQ_SYS_TRANS has one offset in each of the two queues: everything before it is finished.
 

@@ -1,4 +1,4 @@
-"""How a new master reads the decisions of earlier terms: op messages, and commits without op message.
+"""Reads the decisions of earlier terms on a new master: op messages, and commits without op message.
 
 An op message is written up to `transactionOpBatchInterval` after its commits. When a RocketMQ master is lost,
 its collected decisions are lost too; the next master checks these messages and delivers them again. Here the

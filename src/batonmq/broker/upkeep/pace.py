@@ -1,4 +1,4 @@
-"""How much of the index is built at a time, and the pause before the next slice. Pure."""
+"""Decides how much of the index is built at a time, and the pause before the next slice. No I/O."""
 
 from __future__ import annotations
 

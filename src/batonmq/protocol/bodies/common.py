@@ -1,4 +1,4 @@
-"""What many bodies are made of."""
+"""Structs that many bodies share."""
 
 from __future__ import annotations
 

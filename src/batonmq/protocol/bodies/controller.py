@@ -1,4 +1,4 @@
-"""What controllers say about broker sets and about themselves.
+"""Bodies of controllers' answers about broker sets and about themselves.
 
 Layouts as Apache RocketMQ 5.5 sends and expects them; what Java leaves out when null has a default. Sets of
 broker ids are JSON arrays.

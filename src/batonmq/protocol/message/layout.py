@@ -1,4 +1,4 @@
-"""Where the fields of a stored record are: the one table that every reader and writer takes its offsets from.
+"""The layout of a stored record: the one table that every reader and writer takes its offsets from.
 
 A record is what the commit log holds, what replication carries and what a pull response is made of. All
 numbers are big endian and signed, as Java writes them. `FIELDS` lists what comes before the body, for IPv4

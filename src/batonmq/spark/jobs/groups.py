@@ -1,4 +1,4 @@
-"""Which topics a consumer group has consumed, as the brokers know it."""
+"""Finds the topics that a consumer group has consumed, as the brokers know it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a store directory holds: its commit log files, where the log and its confirmed part end, where to cut.
+"""A store directory: its commit log files, where the log and its confirmed part end, where to cut.
 
 Files are read with ``pread``, never through a map: a broker that truncates a file while somebody reads it
 through a map kills the reader (SIGBUS). Nothing is written and no lock is taken. A file that a running broker

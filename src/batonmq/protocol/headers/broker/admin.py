@@ -1,4 +1,4 @@
-"""What administrators ask of a broker."""
+"""Requests of administrators to a broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading messages and offsets."""
+"""Requests that read messages and offsets."""
 
 from __future__ import annotations
 

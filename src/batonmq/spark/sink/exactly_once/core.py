@@ -1,4 +1,4 @@
-"""Decisions of the exactly-once sink: when each half message is ended, and how checks are answered. Pure.
+"""Decisions of the exactly-once sink: when each half message is ended, and how checks are answered. No I/O.
 
 Tasks prepare rows as half messages (`Unit`). The driver decides a batch by writing the list of its half
 messages into the ledger, and ends them (`Ends`). With `END_TRANSACTIONS` a repeated request delivers nothing
