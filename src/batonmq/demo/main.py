@@ -21,8 +21,10 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+import numpy as np
 import pyarrow.parquet as pq
 from rich.console import Console
 from rich.progress import (
@@ -47,11 +49,14 @@ from batonmq.client.message import Message
 from batonmq.common.log import set_up
 from batonmq.common.plots import GREEN, GREY
 from batonmq.common.plural import counted
-from batonmq.demo import load, report
+from batonmq.demo import findings, load, report
 from batonmq.demo.cluster import LocalCluster
 from batonmq.demo.group import Group
 from batonmq.demo.history import History, now_us
-from batonmq.demo.round_trip import RoundTrip, Trip, kill_group, sum_up
+from batonmq.demo.round_trip import RoundTrip, Trip, kill_group
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 QUEUES = 8
 KILL_AT, RESTART_AT = 0.45, 0.65
@@ -301,8 +306,31 @@ class Demonstration:
             kill_group(self._archiver)
 
     def _analyse(self, cluster: LocalCluster, trip: Trip) -> bool:
-        from batonmq.spark.jobs import archive, audit, rollup
-        from batonmq.spark.jobs.replicas import compare
+        session = self._finish_archive(cluster)
+        found = findings.find(
+            session, cluster, self._archive, self._out / "history.parquet", trip, self._phase
+        )
+        session.stop()
+        outage_s = self._fault.without_service_s(self._history)
+        acks = self._history.acks_us()
+        rate = len(acks) / ((acks[-1] - acks[0]) / 1e6)
+        rows = found.rows(acks_per_second=rate, outage_s=outage_s, trip=trip)
+        page = self._write_report(found, rows, acks, outage_s)
+        table = Table("", "", show_header=False)
+        for name, value in rows:
+            table.add_row(name, value)
+        self._console.print(table)
+        verdict = (
+            "[bold green]Nothing acknowledged was lost.[/]"
+            if found.passed
+            else "[bold red]FAILED: see above.[/]"
+        )
+        self._console.print(verdict, f"The report is {page}")
+        return found.passed
+
+    def _finish_archive(self, cluster: LocalCluster) -> SparkSession:
+        """Run the archive job again; returns the session that it used."""
+        from batonmq.spark.jobs import archive
         from batonmq.spark.session import spark_session
 
         before = self._archived_batches()
@@ -317,94 +345,36 @@ class Demonstration:
             f"archive job killed after {counted(before, 'batch', 'batches')}, run again: "
             f"it wrote the other {finished.rows:,} rows"
         )
-        with self._phase("Spark compares what was acknowledged with archive and topic", "30 s"):
-            log = session.read.parquet(str(self._archive)).cache()
-            history = session.read.parquet(str(self._out / "history.parquet"))
-            archived_rows = log.count()
-            counts = sum_up(trip.bodies, dict(map(tuple, log.groupBy("tags").count().collect())))
-            audited = audit.audit(history, log)
-            live = (
-                session.read.format("rocketmq")
-                .schema("queueOffset bigint")
-                .options(namesrvAddr=cluster.namesrv_address, subscribe=load.TOPIC)
-                .load()
-            )
-            began = time.monotonic()
-            live_rows = live.count()
-            live_rate = live_rows / (time.monotonic() - began)
-        with self._phase("Spark finds the delays by carrier and the gaps in service", "20 s"):
-            delays = [
-                (r["carrier"], r["flights"], r["mean_arr_delay"])
-                for r in rollup.delay_by_carrier(log).collect()
-            ]
-            hours = rollup.by_hour_and_carrier(log).count()
-            gap = rollup.gaps(log.select("timestamp")).first()
-        replicas = compare([cluster.store_path(i) for i in range(cluster.replicas)])
-        session.stop()
-        outage = self._fault.without_service_s(self._history)
-        acks = self._history.acks_us()
-        rate = len(acks) / ((acks[-1] - acks[0]) / 1e6)
-        passed = (
-            audited.ok and replicas.equal and archived_rows == live_rows == audited.in_log and counts.right
-        )
-        rows = [
-            ("flights sent", f"{audited.sent:,}"),
-            ("acknowledged", f"{audited.acked:,}"),
-            ("acknowledged and lost", f"{audited.lost:,}"),
-            ("out of order", f"{audited.reordered:,}"),
-            ("outcome unknown to the sender", f"{audited.sent - audited.acked:,}"),
-            ("stored again: resent, as the kill cut off the answer", f"{audited.copies:,}"),
-            ("acknowledged sends a second, mean", f"{rate:,.0f}"),
-            ("kill -9 to the next acknowledged send", f"{outage * 1000:,.0f} ms"),
-            ("longest gap in the log (Spark)", f"{gap['milliseconds']:,} ms" if gap else "under 100 ms"),
-            ("replicas' commit logs", "byte-equal" if replicas.equal else "DIFFER"),
-            ("rows in the topic", rows_in_topic(live_rows, audited.copies)),
-            ("rows archived, over two runs of the job", f"{archived_rows:,}"),
-            ("Spark reads the topic", f"{live_rate:,.0f} rows/s"),
-            ("hours and carriers in the rollup", f"{hours:,}"),
-            ("rows counted into a second topic, exactly once", f"{counts.counted:,}"),
-            ("batches of that job before its kill", f"{trip.batches_before:,}"),
-            *(("WRONG in the second topic", text) for text in counts.wrong[:10]),
-        ]
-        page = report.write(
+        return session
+
+    def _write_report(
+        self, found: findings.Findings, rows: list[tuple[str, str]], acks_us: np.ndarray, outage_s: float
+    ) -> Path:
+        return report.write(
             report.ReportData(
-                acks_us=acks,
+                acks_us=acks_us,
                 moments=[
                     report.Moment(self._fault.killed_us, "kill -9 of the master"),
                     report.Moment(
-                        self._fault.killed_us + int(outage * 1e6),
-                        f"first ack after {outage * 1000:.0f} ms",
+                        self._fault.killed_us + int(outage_s * 1e6),
+                        f"first ack after {outage_s * 1000:.0f} ms",
                         GREEN,
                     ),
                     report.Moment(self._fault.restarted_us, "killed broker started again", GREY),
                 ],
-                delays=delays,
+                delays=found.delays,
                 queue_offsets=report.queue_offsets(pq.read_table(self._out / "history.parquet")),
                 rows=rows,
                 machine=machine(),
-                passed=passed,
+                passed=found.passed,
             ),
             self._out,
         )
-        table = Table("", "", show_header=False)
-        for name, value in rows:
-            table.add_row(name, value)
-        self._console.print(table)
-        verdict = (
-            "[bold green]Nothing acknowledged was lost.[/]" if passed else "[bold red]FAILED: see above.[/]"
-        )
-        self._console.print(verdict, f"The report is {page}")
-        return passed
 
     def _archived_batches(self) -> int:
         """Batches that the file sink has committed."""
         log = self._archive / "_spark_metadata"
         return sum(1 for p in log.iterdir() if p.name.isdigit()) if log.exists() else 0
-
-
-def rows_in_topic(rows: int, copies: int) -> str:
-    """How many, and why they may be more than the flights."""
-    return f"{rows:,} = {rows - copies:,} flights + {copies:,} stored again" if copies else f"{rows:,}"
 
 
 def environment_of_jobs(environment: Mapping[str, str]) -> dict[str, str]:
