@@ -28,7 +28,7 @@ def parse_time(text: str) -> int:
             return int(datetime.strptime(text, form).timestamp() * 1000)
         except (ValueError, OverflowError):
             continue
-    raise AdminError(f"no time: {text}; write {TIME}")
+    raise AdminError(f"{text!r} is not a time; write {TIME}")
 
 
 def parse_times(begin: str | None, end: str | None) -> tuple[int, int]:

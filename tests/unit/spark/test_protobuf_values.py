@@ -260,7 +260,7 @@ def recursive() -> FileDescriptorSet:
 @pytest.mark.parametrize(
     ("descriptors", "name", "problem"),
     [
-        (FileDescriptorSet(), None, "no set of descriptors; write it with 'protoc --include_imports"),
+        (FileDescriptorSet(), None, "not a set of descriptors; write it with 'protoc --include_imports"),
         (two_messages(), None, "--message; there are: shop.Order, shop.Other"),
         (two_messages(), "shop.Other", "message shop.Other has no columns"),
         (orders(), "Order", "no message 'Order'; give its package too"),

@@ -27,6 +27,6 @@ async def main(
     if not living and not cluster:
         raise AdminError("-c with the cluster's name is needed unless -l is given")
     if ids is not None and not all(part.strip().isdigit() for part in ids.split(";")):
-        raise AdminError(f"no broker ids: {ids}; write 1;2")
+        raise AdminError(f"{ids!r} is not a list of broker ids; write them as '1;2'")
     await replication.forget(admin, controller, name, cluster=cluster, broker_ids=ids, living=living)
     out.done(f"the controller forgot {ids or 'all replicas'} of {name}", broker=name, ids=ids)

@@ -28,6 +28,6 @@ async def main(admin: Admin, out: Output, container: str, identity: str) -> None
     """
     parts = [part.strip() for part in identity.split(":")]
     if len(parts) != 3 or not (parts[2].isascii() and parts[2].isdigit()) or int(parts[2]) >= 1 << 63:
-        raise AdminError(f"no broker identity: {identity}; write clusterName:brokerName:brokerId")
+        raise AdminError(f"{identity!r} is not a broker; write clusterName:brokerName:brokerId")
     await containers.remove(admin, container, parts[0], parts[1], int(parts[2]))
     out.done(f"remove broker from {container} success", container=container, broker=identity)

@@ -61,7 +61,7 @@ class ProtobufSchema:
         except (OSError, DecodeError) as error:
             raise SchemaError(f"schema {path}: {error}; {_HOW}") from None
         if not files:
-            raise SchemaError(f"schema {path}: no set of descriptors; {_HOW}")
+            raise SchemaError(f"schema {path}: not a set of descriptors; {_HOW}")
         try:
             if name is None:
                 prefix = f"{files[-1].package}." if files[-1].package else ""

@@ -83,7 +83,7 @@ class ValueSchema:
         try:
             record = json.loads(self.text)
         except ValueError as error:
-            raise SchemaError(f"schema {self.source}: no Avro schema in JSON: {error}") from None
+            raise SchemaError(f"schema {self.source}: not an Avro schema in JSON: {error}") from None
         if not isinstance(record, dict) or record.get("type") != "record" or not record.get("fields"):
             raise SchemaError(f"schema {self.source}: the bodies' Avro schema must be a record")
         decoded = from_avro(value, self.text, {"mode": "PERMISSIVE"})
