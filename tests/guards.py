@@ -1,7 +1,7 @@
 """Guards that tests of one part can be run without, beside those of the simulation.
 
 Each is a `Mutation`, as those in `tests/simulation/mutations.py`. What they take out shows at once in a unit
-test and hardly in a story: a stranger's ack, a file that is read once, a switch right after a topic was made.
+test and hardly in a story: a forged ack, a file that is read once, a switch right after a topic was made.
 """
 
 from __future__ import annotations

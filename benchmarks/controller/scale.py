@@ -1,4 +1,4 @@
-"""Many broker sets at one group of controllers: what heartbeats cost, how soon what broke is mended.
+"""Many broker sets at one group of controllers: what heartbeats cost, and how soon a failure is repaired.
 
 Each broker has its own connections, and sends each of three controllers a heartbeat a second; see `fleet.py`.
 """

@@ -1,4 +1,4 @@
-"""Where it happens: a started cluster on a network, the hands that break and mend it, and an observer."""
+"""The ground of a run: a started cluster on a network, what breaks and repairs it, and an observer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens to simulated controllers: at random, and aimed at the end of a leader's reign."""
+"""Faults of simulated controllers: at random, and aimed at the end of a leadership."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ class ControllerGroup(SimCluster):
         self.log(
             f"{count} controllers, reads by {'lease' if self.lease_read else 'index'}"
             f"{f', followers within {self.max_lag}' if self.follower_read else ''}"
-            f"{', aimed at reigns' if self.at_reigns else ''}"
+            f"{', aimed at leaderships' if self.at_reigns else ''}"
         )
 
     @property

@@ -229,7 +229,7 @@ class Faults:
         self._later(self.random.uniform(0, 0.5), lambda: self._end(master))
 
     def _forge(self, master: Node) -> None:
-        """A stranger says that a slave has what nobody sent to it (apache/rocketmq #3015)."""
+        """An attacker claims that a slave has what nobody sent to it (apache/rocketmq #3015)."""
         ids = [node.broker_id for node in self._slaves(master) if node.broker_id is not None]
         for node in self._slaves(master):
             if self.random.random() < 0.5:

@@ -1,4 +1,4 @@
-"""A stranger at the replication port: it says that it is a slave and has what was never sent to it."""
+"""An attacker at the replication port: it claims to be a slave and to have what was never sent to it."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class _Forger(asyncio.Protocol):
             self._cluster.loop.call_later(0.005, self._transport.write, Ack(FAR).encode())
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._cluster.log("the stranger was thrown out")
+        self._cluster.log("the attacker was refused")
 
 
 def forge(cluster: SimCluster, master: Node, broker_id: int) -> None:
     """Pose as `broker_id` at the replication port of `master`, and acknowledge everything there will be."""
-    cluster.log(f"a stranger at {master.name} says it is broker id {broker_id}")
+    cluster.log(f"an attacker at {master.name} claims to be broker id {broker_id}")
 
     async def connect() -> Any:
         try:
@@ -42,6 +42,6 @@ def forge(cluster: SimCluster, master: Node, broker_id: int) -> None:
                     lambda: _Forger(cluster, broker_id), master.address, HA_PORT
                 )
         except OSError as error:  # TimeoutError is one
-            cluster.log(f"the stranger does not get in: {error!r}")
+            cluster.log(f"the attacker cannot connect: {error!r}")
 
     cluster.on(cluster.stranger, connect())

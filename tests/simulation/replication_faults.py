@@ -19,7 +19,7 @@ FAULTS_PER_S: Final = 8.0
 
 
 class Faults:
-    """Breaks things in a `World`. What was broken is mended later; the rest when the story heals."""
+    """Breaks things in a `World`. What was broken is repaired later; the rest at the end of the story."""
 
     def __init__(self, world: World) -> None:
         self._world = world

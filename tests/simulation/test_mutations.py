@@ -1,4 +1,4 @@
-"""The simulation has teeth: with a guard taken out of the programs some seed fails, soon."""
+"""The simulation notices a missing guard: without it some seed soon fails."""
 
 from __future__ import annotations
 

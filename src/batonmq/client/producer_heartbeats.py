@@ -66,10 +66,10 @@ class ProducerHeartbeats:
             return
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
-        goodbye = UnregisterClient(self._session.client_id, producer_group=self._group)
+        request = UnregisterClient(self._session.client_id, producer_group=self._group)
         connections = filter(None, map(self._session.net.connected, self._greeted))
         answers = await asyncio.gather(
-            *(connection.call(goodbye, timeout_ms=500) for connection in connections),
+            *(connection.call(request, timeout_ms=500) for connection in connections),
             return_exceptions=True,
         )
         for answer in answers:

@@ -194,7 +194,7 @@ def mutual_contexts(config: TlsConfig, wanted_by: str) -> tuple[LiveContext, Liv
     """
     if not config.server_cert_path or not config.server_trust_cert_path:
         raise ConfigError(
-            f"{wanted_by} needs tls.server.certPath, tls.server.keyPath and, to tell peers from strangers, "
+            f"{wanted_by} needs tls.server.certPath, tls.server.keyPath and, to verify peers, "
             "tls.server.trustCertPath"
         )
     files = _server_files(config)

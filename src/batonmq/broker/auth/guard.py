@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from batonmq.net.dispatch import Request
 
 SHOWN: Final = 200
-"""Most characters of a remark in a log line; it may hold a name that a stranger sent."""
+"""Most characters of a remark in a log line; it may hold a name that an unknown peer sent."""
 HINTS: Final = frozenset(
     {int(RequestCode.NOTIFY_BROKER_ROLE_CHANGED), int(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE)}
 )
