@@ -92,7 +92,7 @@ class BrokerConfig(MetricsConfig):
     default is 10,000 (docs/decisions/hang-3s.md)."""
     enable_slave_acting_master: bool = changeable(False)
     """Send heartbeats (code 904) to the name servers, and let the slave with the lowest id act as master
-    while there is none. Without effect in controller mode but for the heartbeats."""
+    while there is none. In controller mode only the heartbeats have effect."""
     enable_remote_escape: bool = changeable(False)
     """What a slave that acts as master has to write goes to other masters of the cluster. false: only to
     masters in the same process; without one, delayed messages and the like wait."""
@@ -100,9 +100,9 @@ class BrokerConfig(MetricsConfig):
     """Delivered batches of delayed messages between two data versions."""
     skip_pre_online: bool = False
     """Serve at once after a start. Otherwise, with enableSlaveActingMaster and totalReplicas above 1, a
-    broker registers only when the other replicas follow it, and it has what they know better."""
+    broker registers only when the other replicas follow it and it has their newer offsets and tables."""
     sync_broker_member_group_period: int = number(1_000, 10, changeable=True)
-    """Time between questions for the live members of the broker set (with slave acting master), ms."""
+    """Time between requests for the live members of the broker set (with slave acting master), ms."""
     estimate_accumulation: bool = changeable(True)
     """The lag of a group that subscribes by tags counts only messages with these tags (by a sample if there
     are many)."""

@@ -39,7 +39,7 @@ class MetricsConfig:
     metrics_prom_exporter_host: str = ""
     """Local address of that port; empty: bindAddress for a controller, brokerIP1 for a broker."""
     metrics_grpc_exporter_target: str = ""
-    """OpenTelemetry collector, `http://host:port`; TLS without a scheme (OTLP_GRPC)."""
+    """OpenTelemetry collector, `http://host:port`; without a scheme: TLS (OTLP_GRPC)."""
     metrics_grpc_exporter_header: str = field(default="", metadata={"secret": True})
     """Headers of each export, `name:value,name:value` (OTLP_GRPC)."""
     metric_grpc_exporter_time_out_in_mills: int = number(3_000, 10)
