@@ -2,8 +2,8 @@
 
 Every client of a group takes its share of the queues (`push/assignment.py`), pulls them ahead
 (`push/pulling.py`), has handlers work on them (`push/handling.py`) and commits what is done. When a master is
-lost, pulling goes on from the new one at the same offset. Delivery is at least once: a message whose handler
-failed comes again later, and after a crash those not committed do.
+lost, pulling continues from the new one at the same offset. Delivery is at least once: a message whose
+handler failed is delivered again later, and after a crash those not committed are.
 """
 
 from __future__ import annotations

@@ -194,7 +194,7 @@ class Delivery:
     async def _attempt(
         self, send: _Send, target: MessageQueue, broker: str, address: str, left_ms: float
     ) -> SendResult | None:
-        """Ask one broker; None if it failed and the send goes on."""
+        """Ask one broker; None if it failed and the send continues."""
         outgoing, loop = send.outgoing, asyncio.get_running_loop()
         send.attempts += 1
         send.command.ext.clear()

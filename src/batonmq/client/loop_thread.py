@@ -66,7 +66,7 @@ class LoopThread:
         try:
             return future.result()
         except BaseException:
-            future.cancel()  # after Ctrl-C it would go on for nobody
+            future.cancel()  # after Ctrl-C it would continue for nobody
             raise
 
     def call_or_close(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -1,7 +1,7 @@
 """Background tasks of one owner: failures are logged, the end of the owner ends them.
 
-Work that is to go on for as long as its owner goes through `lasting`: what one failure ends is missing until
-a restart, and nobody notices.
+Work that is to continue for as long as its owner goes through `lasting`: what one failure ends is missing
+until a restart, and nobody notices.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ AGAIN_S: Final = 1.0
 AGAIN_MOST_S: Final = 60.0
 """Pause after a failure, at first and at most."""
 RECOVERED_S: Final = 2 * AGAIN_MOST_S
-"""Work that went on for so long has recovered; the next failure is a new one."""
+"""Work that has run for so long has recovered; the next failure is a new one."""
 
 
 async def lasting(work: Callable[[], Coroutine[Any, Any, None]], what: str) -> None:
@@ -56,7 +56,7 @@ class Tasks:
         return task
 
     def keep(self, work: Callable[[], Coroutine[Any, Any, None]], what: str) -> asyncio.Task[None]:
-        """Run work that is to go on, see `lasting`."""
+        """Run work that is to continue, see `lasting`."""
         return self.spawn(lasting(work, what))
 
     async def cancel(self) -> None:

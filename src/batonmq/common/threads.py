@@ -75,7 +75,7 @@ class _Work:
 
 
 async def in_thread(work: Callable[[], T]) -> T:
-    """Do `work` in a thread of the loop's. If the caller is cancelled, it goes on, and the process ends
+    """Do `work` in a thread of the loop's. If the caller is cancelled, it continues, and the process ends
     without it (`close_runner`): it must be as safe to break off as by a crash."""
     state = _Work()
 

@@ -68,7 +68,7 @@ class Container:
     async def start(self, file: BrokerFile) -> None:
         """Start this broker; it serves on return. It claims its ports and directories before the first await.
         Raises `MQError`."""
-        # The start goes on if the caller goes away.
+        # The start continues if the caller goes away.
         await asyncio.shield(self._begin(file))
 
     async def remove(self, identity: BrokerIdentity) -> None:
@@ -97,7 +97,7 @@ class Container:
         if entry is not None:
             self.table.leave(entry)
             log.error(
-                "%s is gone: %s; the other brokers go on (%d), addBroker starts it again",
+                "%s is gone: %s; the other brokers continue (%d), addBroker starts it again",
                 identity.canonical_name,
                 cause,
                 len(self.table),

@@ -80,7 +80,7 @@ class EventLog:
                     self._failing = False
                     log.warning("%s: events are recorded again", self.path)
         except OSError as error:
-            # What was decided stands in the Raft log; this file is for people. The controller goes on.
+            # What was decided stands in the Raft log; this file is for people. The controller continues.
             if not self._failing:  # as long as the disk is full, each decision comes here
                 self._failing = True
                 log.error("%s: events are not recorded: %s", self.path, error.strerror or error)

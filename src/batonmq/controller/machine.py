@@ -86,7 +86,7 @@ class ControllerMachine:
         return None
 
     def snapshot(self) -> bytes:
-        # In the order of the dicts, which the log determines: a restored machine goes on just like this.
+        # In the order of the dicts, which the log determines: a restored machine continues just like this.
         return msgspec.msgpack.encode(
             _Snapshot(SNAPSHOT_VERSION, self.now_ms, list(self.broker_sets.values()), self.written_version)
         )

@@ -52,7 +52,7 @@ class Replication(Protocol):
     def wake(self) -> None:
         """The store has new bytes, or more of them are on disk: send them, move the confirm offset.
 
-        The caller goes on to dispatch and to answer what it can.
+        The caller continues to dispatch and to answer what it can.
         """
 
     # -- while master

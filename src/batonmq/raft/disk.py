@@ -13,7 +13,7 @@ from typing import Final, Protocol
 ALLOCATE_BYTES: Final = 512 << 10
 """Room to make ahead: little enough to be written within one sync, enough for thousands of them."""
 TEMPORARY: Final = ".tmp"
-"""Files so named are written once, synced and renamed; all others go on growing."""
+"""Files so named are written once, synced and renamed; all others continue growing."""
 
 
 class AppendFile(Protocol):

@@ -108,7 +108,7 @@ class Storage:
         else:
             self._begin_segment(replay.hard_state)
         if self._last != (log.last_index, log.last_term):
-            # The snapshot is ahead of the entries on disk: say where the log goes on.
+            # The snapshot is ahead of the entries on disk: say where the log continues.
             self._write_frame(replay.hard_state, (log.base_index, log.base_term), log.last_index + 1, [])
             self._last = (log.last_index, log.last_term)
         return Recovered(replay.hard_state, log, snapshot, cut_bytes)

@@ -362,7 +362,7 @@ class Fetcher:
         deadline = self._loop.time() + self._options.poll_timeout_ms / 1000
         while True:
             pulled = await self._reader.pull(queue, offset, count, expression=self._expression)
-            # Without messages it goes on behind those not selected, or behind a part of a logical queue.
+            # Without messages it continues behind those not selected, or behind a part of a logical queue.
             leaps = self._expression != ALL_TAGS or is_mock(queue.broker_name)
             found = bool(pulled.records) or (leaps and pulled.next_offset > offset)
             # A new master shows the end of the queue only after its SyncStateSet has confirmed it.
@@ -371,7 +371,7 @@ class Fetcher:
             await asyncio.sleep(CATCH_UP_WAIT_S)
 
     async def _next_part(self, queue: MessageQueue, offset: int, end: int, held: QueueBounds) -> int:
-        """Where the next part of a logical queue begins, at most `end`; `offset` if its part goes on.
+        """Where the next part of a logical queue begins, at most `end`; `offset` if its part continues.
 
         Between two parts are offsets that no message ever had.
         """

@@ -339,7 +339,7 @@ def mirror(
         --state /data/mirror-1
 
     Works between BatonMQ and RocketMQ, in either direction. Each queue keeps its order. Topics that the
-    target does not have are created. The offsets of groups follow: consumers that move to the target go on
+    target does not have are created. The offsets of groups follow: consumers that move to the target continue
     where they were. Nobody else may write to these topics of the target before that. A second run with the
     same --state continues.
     """

@@ -89,7 +89,7 @@ class Indexer:
         return self._index.drop_before(offset)
 
     def build(self, upto: int, max_records: int) -> bool:
-        """Add up to `max_records` records before commit log offset `upto`; True if there are more to go on
+        """Add up to `max_records` records before commit log offset `upto`; True if there are more to continue
         with."""
         position = begin = max(self._position, self._log.min_offset)
         if begin == self._unreadable:
@@ -145,7 +145,7 @@ class Indexer:
         self._position = position
         if position > begin and not self._piece.has(position):
             self._piece = _Piece()
-        # Stuck at a record that cannot be read: asking again at once would go on for ever.
+        # Stuck at a record that cannot be read: asking again at once would continue for ever.
         return begin < position < upto
 
     def reading(self, upto: int) -> Callable[[], None] | None:

@@ -286,7 +286,7 @@ class MessageStore:
     def dispatch(self) -> int:
         """Build consume queues from the log, up to the confirm offset; returns where they now end in the log.
 
-        On a full disk they stay behind; the next call goes on.
+        On a full disk they stay behind; the next call continues.
         """
         return self._dispatcher.dispatch()
 
@@ -310,7 +310,7 @@ class MessageStore:
             if position - position % file_size + file_size < max_offset:
                 # A record that came only in part ends the log; this one has whole files behind it.
                 raise StoreError(
-                    f"the log cannot be read from {position} on, but goes on to {max_offset}: it is "
+                    f"the log cannot be read from {position} on, but continues to {max_offset}: it is "
                     "damaged, or mappedFileSizeCommitLog differs between the replicas. Nothing was cut"
                 )
             log.warning("the log's last %d bytes are no whole record: cut", max_offset - position)
@@ -330,7 +330,7 @@ class MessageStore:
 
     def build_index(self, max_records: int = 10_000) -> bool:
         """Add up to `max_records` dispatched records to the index, fewer at the end of what was read ahead;
-        True if there are more to go on with."""
+        True if there are more to continue with."""
         return self._indexer is not None and self._indexer.build(self._dispatcher.offset, max_records)
 
     def index_reading(self) -> Callable[[], None] | None:

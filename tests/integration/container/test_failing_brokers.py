@@ -40,7 +40,7 @@ async def test_a_broker_that_stops_itself_is_gone_and_the_others_continue(
     async with container(broker_config_paths=f"{a.path}:{b.path}") as node:
         node.broker(a).broker.fail(OSError(5, "Input/output error"))
         await until(lambda: node.names == ["DefaultCluster_b_0"])
-        assert "DefaultCluster_a_0 is gone: Input/output error; the other brokers go on" in caplog.text
+        assert "DefaultCluster_a_0 is gone: Input/output error; the other brokers continue" in caplog.text
         await node.send(b)
         await refused(node.remove("a"), ResponseCode.BROKER_NOT_EXIST)
         await node.add(a.path)

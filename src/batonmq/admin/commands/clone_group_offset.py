@@ -16,7 +16,7 @@ from batonmq.admin.session import Admin
 async def main(admin: Admin, out: Output, source: str, target: str, topic: str | None, offline: bool) -> None:
     """Copy the offsets of one group to another.
 
-    The target group then goes on where the source group is, on every broker.
+    The target group then continues where the source group is, on every broker.
     """
     brokers = await offsets.clone(admin, source, target, topic=topic, offline=offline)
     out.done(f"offsets of {source} copied to {target}", brokers=brokers)

@@ -38,7 +38,7 @@ async def main(
 ) -> None:
     """Put live brokers under other controllers.
 
-    Ours or RocketMQ's, in either direction, one broker set after the other, while clients go on. No
+    Ours or RocketMQ's, in either direction, one broker set after the other, while clients continue. No
     broker is restarted: controllerAddr is changed in each and in its file. A broker set keeps its master, in
     a new epoch, and for a moment its SyncStateSet is that master alone. A broker set with a replica that is
     down is refused. See docs/operations.md for the plan.

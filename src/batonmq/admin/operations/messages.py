@@ -258,7 +258,7 @@ async def _read_queue(
 async def _pull(
     admin: Admin, address: str, queue: MessageQueue, offset: int, count: int
 ) -> tuple[list[MessageExt], int]:
-    """Up to `count` messages of a queue from an offset on, and the offset to go on at.
+    """Up to `count` messages of a queue from an offset on, and the offset to continue at.
 
     The broker's own limits hold too.
     """

@@ -191,9 +191,9 @@ class Move:
         back = [f"updateBrokerConfig -b {each} -k controllerAddr -v '{self._target}'" for each in slaves]
         forget = f"cleanBrokerMetadata -a '{self._source}' -c {self._cluster} -bn {self._name}"
         raise AdminError(
-            f"{self._name} has its master under {self._target}: it was moved from there in part. The command "
-            f"that began this goes on with it. To give it up: {'; '.join([*back, forget])} (the last one is "
-            "refused while a replica is alive there)"
+            f"{self._name} has its master under {self._target}: it was moved from there in part. The "
+            f"command that began this continues with it. To give it up: {'; '.join([*back, forget])} (the "
+            "last one is refused while a replica is alive there)"
         )
 
     # -- steps

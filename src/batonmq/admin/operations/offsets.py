@@ -42,7 +42,7 @@ async def reset(
     queue_id: int | None = None,
     offset: int | None = None,
 ) -> dict[MessageQueue, int]:
-    """Let a group go on from the first message stored at a time; -1 is the end. Returns the new offsets.
+    """Let a group continue from the first message stored at a time; -1 is the end. Returns the new offsets.
 
     Args:
         force: also move offsets forward, which skips messages.
@@ -117,8 +117,8 @@ async def reset_committed(
 async def skip(
     admin: Admin, group: str, topic: str, *, force: bool = True
 ) -> dict[MessageQueue, int] | list[Rollback]:
-    """Let a group go on at the end of all queues, with or without connected clients. The result of `reset`,
-    or of `reset_committed` at brokers that reset in clients only."""
+    """Let a group continue at the end of all queues, with or without connected clients. The result of
+    `reset`, or of `reset_committed` at brokers that reset in clients only."""
     try:
         return await reset(admin, group, topic, -1, force=force)
     except MQError as error:

@@ -115,7 +115,7 @@ class Registration:
         return list(self._addresses)
 
     def start(self) -> None:
-        """Register now and go on; until `pause`, or for good after `stop`."""
+        """Register now and continue; until `pause`, or for good after `stop`."""
         self._paused = False
         if self._started:
             self.now()

@@ -114,7 +114,7 @@ class PopPart(Part):
         self.positions.clear()
 
     def role_changed(self, role: RoleState) -> None:
-        # A master with a newer epoch goes on: its log and all that is known of it stay.
+        # A master with a newer epoch continues: its log and all that is known of it stay.
         if role.serves and not self._serving:
             self._serving = True
             self.positions.held = role.is_acting

@@ -97,7 +97,7 @@ class PartPull:
 def answered_by_slave(asked: int, code: int, answer: PullMessageResponse) -> tuple[int, PullMessageResponse]:
     """Code and header of a slave's answer to a pull of a part that has ended at the master.
 
-    The slave may lack the last messages: if its log ended the part, consumers would go on at the next one
+    The slave may lack the last messages: if its log ended the part, consumers would continue at the next one
     and never get them.
     """
     if code == ResponseCode.SUCCESS or asked < answer.max_offset:

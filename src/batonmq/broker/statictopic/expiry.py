@@ -96,7 +96,7 @@ class ExpiredParts:
                     break
             else:
                 await self._commit(group, topic, items[1])
-                log.info("group=%s goes on at part %s of static topic %s", group, items[1], topic)
+                log.info("group=%s continues at part %s of static topic %s", group, items[1], topic)
 
     async def _groups(self, topic: str, part: LogicQueueMappingItem) -> list[str]:
         """The groups with a position in the part."""

@@ -1,8 +1,8 @@
 """Serves requests about logical queues.
 
 Each request of a client is turned into one about the physical queue that has the part in question. That queue
-is on this broker, and the request goes on to the handler that serves all queues; or another broker has it and
-is called. A header with ``lo=false`` says that the queue is a physical one already. Codes and remarks are
+is on this broker, and the request continues to the handler that serves all queues; or another broker has it
+and is called. A header with ``lo=false`` says that the queue is a physical one already. Codes and remarks are
 those of Apache RocketMQ 5.
 """
 
@@ -246,7 +246,7 @@ class LogicalQueues:
         if part is None:
             raise _undecided(mapping, header.queue_id)
         physical = replace(header, commit_offset=to_physical(part, header.commit_offset))
-        # First, so that a group goes on from here even if a later part's broker is away.
+        # First, so that a group continues from here even if a later part's broker is away.
         reply = await self._ask(request, part, physical)
         for later in items[items.index(part) + 1 :]:
             # A query reads the last commit: one that is further on would undo this one. RocketMQ leaves it.

@@ -1,8 +1,8 @@
 """The offsets of each client of a broadcasting group.
 
 Such clients keep their offsets themselves. When one moves between a proxy and this broker, or a proxy pulls
-for it without an offset, the broker says where it goes on. The least offset of a group's clients is committed
-under ``group@broadcast``, for clients that come later. Source: `BroadcastOffsetManager`. No I/O.
+for it without an offset, the broker says where it continues. The least offset of a group's clients is
+committed under ``group@broadcast``, for clients that come later. Source: `BroadcastOffsetManager`. No I/O.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class BroadcastOffsets:
     def first_offset(
         self, topic: str, group: str, queue_id: int, offset: int, client_id: str, from_proxy: bool
     ) -> int | None:
-        """Where a pull at `offset` goes on instead: at the client's offset here, -1 if it has none. None: it
-        goes on at `offset`."""
+        """Where a pull at `offset` continues instead: at the client's offset here, -1 if it has none. None:
+        it continues at `offset`."""
         client = self._clients.get((topic, group), {}).get(client_id)
         moved = client is not None and client.from_proxy != from_proxy
         if not moved and not (from_proxy and offset < 0):

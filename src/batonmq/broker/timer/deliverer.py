@@ -1,9 +1,9 @@
 """Delivers the messages of the slots that are due, on a master.
 
 A slot is left only when all its messages are acknowledged like any other message, or, on an acting master,
-are open: no other master takes them, so they wait beside the wheel, and messages of other topics go on. After
-a crash or a switch a message may be delivered twice (`already.py` keeps that rare), but is never lost, and no
-error makes this broker give a message up. Source: RocketMQ's `TimerMessageStore.dequeue`, which drops a
+are open: no other master takes them, so they wait beside the wheel, and messages of other topics continue.
+After a crash or a switch a message may be delivered twice (`already.py` keeps that rare), but is never lost.
+No error makes this broker give a message up. Source: RocketMQ's `TimerMessageStore.dequeue`, which drops a
 message after three attempts.
 """
 

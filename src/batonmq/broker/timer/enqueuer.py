@@ -161,7 +161,7 @@ class Enqueuer:
         return offset
 
     def _following(self, result: GetResult, offset: int) -> int:
-        """Where to go on: behind what was read, or over a gap; `offset` itself if there is nothing."""
+        """Where to continue: behind what was read, or over a gap; `offset` itself if there is nothing."""
         store = self._state.broker.store
         if result.status is GetStatus.OFFSET_OVERFLOW_BADLY:
             # Before the log is confirmed again, after a start, the queue only seems to end before.

@@ -156,7 +156,7 @@ class TimerStore:
 
     def chain(self, slot_ms: int, until: int, most: int, begin: int | None = None) -> tuple[array[int], int]:
         """Up to `most` positions of the slot's units, newest first, from `begin` (None: the newest) down to,
-        but without, the position `until`. Returns them and where to go on, or NO_UNIT."""
+        but without, the position `until`. Returns them and where to continue, or NO_UNIT."""
         found = array("q")
         slot = self.wheel.get(slot_ms)
         if slot is None:

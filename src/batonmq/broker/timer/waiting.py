@@ -1,4 +1,4 @@
-"""Messages that no master takes from an acting one: they wait beside the wheel, and others go on.
+"""Messages that no master takes from an acting one: they wait beside the wheel, and others continue.
 
 They are *open*: their slots are done but for them. The checkpoint names them, so that nobody else counts them
 as delivered.
@@ -57,7 +57,7 @@ class LeftOpen:
         for topic_hash, open_ in self._open.items():
             if topic_hash not in state.open:
                 log.warning(
-                    "timed messages for topic %s wait, no master takes them; others go on", open_[0].topic
+                    "timed messages for topic %s wait, no master takes them; others continue", open_[0].topic
                 )
             state.leave_open(one.unit for one in open_)
         self._open.clear()

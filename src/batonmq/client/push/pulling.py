@@ -224,7 +224,7 @@ class Puller:
         """The records of an answer, not inflated.
 
         Raises `MessageFormatError` when one cannot be decoded; after `UNREADABLE_ATTEMPTS` answers in a row
-        it is left out instead, so that the queue goes on.
+        it is left out instead, so that the queue continues.
         """
         try:
             records = decode_records(body, inflate=False)

@@ -61,7 +61,7 @@ class BrokerRequests:
             self._assignment.rebalance_soon()
 
     def _reset_offsets(self, request: Request, header: ResetConsumerClientOffset) -> Reply:
-        """mqadmin resetOffsetByTime: go on from other offsets."""
+        """mqadmin resetOffsetByTime: continue from other offsets."""
         self._assignment.reset(decode(request.command.body, ResetOffsetBody).offset_table)
         return Reply()
 

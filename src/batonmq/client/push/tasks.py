@@ -46,7 +46,7 @@ async def cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
         _, running = await asyncio.wait(others, timeout=CANCEL_WAIT_S)
         if running:
             log.warning(
-                "%d cancelled tasks of the consumer go on: a handler suppresses CancelledError",
+                "%d cancelled tasks of the consumer continue: a handler suppresses CancelledError",
                 len(running),
             )
 

@@ -1,8 +1,8 @@
 """The epoch file on disk (`epochFileCheckpoint`), in RocketMQ's own checkpoint format.
 
 Lines: number of entries; CRC-32 of the entry lines with the sign bit cleared (0: not checked); then
-``epoch-startOffset`` each. The file is replaced atomically and fsynced before any caller goes on, because an
-epoch that is forgotten while its data stays makes the next handshake compare the wrong stretch.
+``epoch-startOffset`` each. The file is replaced atomically and fsynced before any caller continues, because
+an epoch that is forgotten while its data stays makes the next handshake compare the wrong stretch.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ def inspect(root: Path, given_name: str | None = None) -> StoreLog:
     record that a consume queue points to: brokers dispatch what is confirmed, and write the checkpoint less
     often. Without an epoch file brokers have no confirm offset, and let readers read to the end of the log.
     """
-    pointed = _last_pointed(root)  # first: the log of a running broker goes on meanwhile
+    pointed = _last_pointed(root)  # first: the log of a running broker continues meanwhile
     files = log_files(root)
     missing = tuple(
         f"{Path(before.path).parent / file_name(before.end)}"

@@ -34,7 +34,7 @@ def read_piece(
     decoder = Decoder(columns, topic=None, broker=piece.broker, constants={"store": piece.root})
     position, size = piece.begin, CHUNK
     while position < piece.end:
-        # Records that begin before the end belong to this piece, and may go on behind it.
+        # Records that begin before the end belong to this piece, and may continue behind it.
         try:
             data = read_at(piece.file.path, position - piece.file.base, _to_sector_end(piece, position, size))
         except FileNotFoundError:  # a broker that runs deletes old files
@@ -113,7 +113,7 @@ def _left_out(problem: str, position: int, piece: Piece, fail_on_data_loss: bool
     """The piece cannot be read from `position` on. Raises `StoreError`, if that is an error."""
     if fail_on_data_loss:
         raise StoreError(
-            f"{problem}, but the log goes on to {piece.end}; restore the file from another replica, or set "
+            f"{problem}, but the log continues to {piece.end}; restore the file from another replica, or set "
             "failOnDataLoss=false to read what is there"
         )
     log.warning("%s; left out: everything from %d to %d", problem, position, piece.end)

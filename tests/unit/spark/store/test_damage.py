@@ -76,7 +76,7 @@ def test_a_log_whose_first_sector_was_lost_is_an_error(made: SmallStore) -> None
     with Path(found.files[0].path).open("r+b") as file:
         file.write(bytes(512))
     assert inspect(made.root).end == found.end
-    with pytest.raises(StoreError, match="no record at 0: zeros, but the log goes on"):
+    with pytest.raises(StoreError, match="no record at 0: zeros, but the log continues"):
         rows(made.root)
 
 

@@ -133,7 +133,7 @@ class _TopicHandlers:
     async def create_static(self, request: Request, header: wire.CreateStaticTopic) -> Reply:
         """Create or change a static topic. After the answer the queues that this broker no longer leads get
         no more messages, also from a slave that is elected, and consumers can read all that they have: the
-        tool decides now where the queue goes on elsewhere."""
+        tool decides now where the queue continues elsewhere."""
         topic, broker = header.topic, self._broker
         log.info("creating or changing static topic=%s client=%s", topic, request.connection.peer)
         self._check_master()
@@ -175,7 +175,7 @@ class _TopicHandlers:
         return Reply()
 
     def _check_master(self) -> None:
-        """Raises MQError at a slave: the master would go on with its own mapping, which a slave copies."""
+        """Raises MQError at a slave: the master would continue with its own mapping, which a slave copies."""
         broker = self._broker
         if not broker.role.is_master:
             name, master = broker.settings.broker.broker_name, broker.role.master_address or "unknown"

@@ -211,7 +211,7 @@ class QueryMessage(Header):
     index_type: str | None = None
     """K: a key, U: a unique id, T: a tag."""
     last_key: str | None = None
-    """Where a query of RocketMQ's RocksDB index goes on; without meaning for index files."""
+    """Where a query of RocketMQ's RocksDB index continues; without meaning for index files."""
 
 
 @request(RequestCode.VIEW_MESSAGE_BY_ID)

@@ -135,7 +135,7 @@ class _Settling:
                     raise NotEnded(
                         f"batch {self._epoch} is decided, but {ends.left} of its {len(ends.units)} half "
                         f"messages are not delivered yet: {reason}; start the query "
-                        "again with the same checkpoint: it goes on with them"
+                        "again with the same checkpoint: it continues with them"
                     ) from self._failure
         finally:
             for task in tasks:
