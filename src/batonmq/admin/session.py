@@ -171,6 +171,14 @@ class Admin:
         self._answered.add(address)
         return answer
 
+    async def configs(self, addresses: Iterable[str], request: Header) -> dict[str, dict[str, str]]:
+        """Address -> configuration key -> value, as each program answers `request`."""
+        found: dict[str, dict[str, str]] = {}
+        for address in addresses:
+            answer = await self.ask(address, request)
+            found[address] = parse_properties(bytes(answer.body).decode())
+        return found
+
     async def ask_each(
         self, addresses: Iterable[str], header: Header, body: Body = b""
     ) -> dict[str, Response]:

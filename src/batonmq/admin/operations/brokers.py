@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from batonmq.admin.session import Admin, AdminError, one_key
-from batonmq.common.config import parse_properties
 from batonmq.net.errors import NetError
 from batonmq.protocol.bodies.common import KVTable
 from batonmq.protocol.codes import MASTER_ID
@@ -106,11 +105,7 @@ async def figures(admin: Admin, addresses: Iterable[str]) -> dict[str, dict[str,
 
 async def configs(admin: Admin, addresses: Iterable[str]) -> dict[str, dict[str, str]]:
     """Broker address -> configuration key -> value."""
-    found: dict[str, dict[str, str]] = {}
-    for address in addresses:
-        answer = await admin.ask(address, wire.GetBrokerConfig())
-        found[address] = parse_properties(bytes(answer.body).decode())
-    return found
+    return await admin.configs(addresses, wire.GetBrokerConfig())
 
 
 async def other_replicas(admin: Admin, address: str) -> list[str] | None:

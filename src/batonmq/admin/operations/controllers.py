@@ -12,7 +12,6 @@ from typing import Final, TypeVar
 
 from batonmq.admin.session import Admin, AdminError, NobodyListens, one_key
 from batonmq.common.addresses import split_addresses
-from batonmq.common.config import parse_properties
 from batonmq.net.connection import Response
 from batonmq.net.errors import NetError
 from batonmq.protocol.bodies.controller import ControllerMembers, decode_controller_members
@@ -45,11 +44,7 @@ async def metadata(admin: Admin, controllers: str) -> wire.GetMetadataReply:
 
 async def configs(admin: Admin, controllers: str) -> dict[str, dict[str, str]]:
     """Controller's address -> configuration key -> value."""
-    found: dict[str, dict[str, str]] = {}
-    for address in split_addresses(controllers):
-        answer = await admin.ask(address, wire.GetControllerConfig())
-        found[address] = parse_properties(bytes(answer.body).decode())
-    return found
+    return await admin.configs(split_addresses(controllers), wire.GetControllerConfig())
 
 
 async def change_config(admin: Admin, controllers: str, key: str, value: str) -> list[str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from batonmq.admin.session import Admin, one_key
-from batonmq.common.config import parse_properties
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError
 from batonmq.protocol.headers import namesrv as wire
@@ -17,11 +16,7 @@ from batonmq.protocol.names import ORDER_TOPIC_CONFIG
 
 async def configs(admin: Admin) -> dict[str, dict[str, str]]:
     """Name server's address -> configuration key -> value."""
-    found: dict[str, dict[str, str]] = {}
-    for address in admin.namesrv:
-        answer = await admin.ask(address, wire.GetNamesrvConfig())
-        found[address] = parse_properties(bytes(answer.body).decode())
-    return found
+    return await admin.configs(admin.namesrv, wire.GetNamesrvConfig())
 
 
 async def change_config(admin: Admin, key: str, value: str) -> None:
