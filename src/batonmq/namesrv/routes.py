@@ -137,23 +137,9 @@ class RouteTable:
         for other_id in [i for i, other in members.items() if other == address and i != broker_id]:
             del members[other_id]
         holder = members.get(broker_id)
-        if holder is not None and holder != address:
-            holding = self._live.get(BrokerKey(broker.cluster_name, holder))
-            if holding is not None and holding.data_version.state_version > version.state_version:
-                # Two brokers claim one id: the later master epoch (state version) stays.
-                log.warning(
-                    "%s claims id %d of %s with state version %d; %s holds it with %d and stays",
-                    *(address, broker_id, name, version.state_version, holder),
-                    holding.data_version.state_version,
-                )
-                self._live.pop(key, None)
-                return Registered()
-            if holding is not None and holding.data_version.state_version == version.state_version:
-                log.warning(
-                    "%s takes id %d of %s from %s, which is alive: if both run with brokerId=%d, clients "
-                    "reach the one that registered last",
-                    *(address, broker_id, name, holder, broker_id),
-                )
+        if holder is not None and holder != address and not self._takes_id(broker, version, holder):
+            self._live.pop(key, None)
+            return Registered()
         members[broker_id] = address
         first = first or not holder
 
@@ -180,6 +166,26 @@ class RouteTable:
         if min_id_changed and self.notify_min_broker_id:
             notice = _notice(group, offline=None, ha_address=broker.ha_server_addr)
         return Registered(ha_address, master_address, notice, now_ms + timeout_ms)
+
+    def _takes_id(self, broker: RegisterBroker, version: DataVersion, holder: str) -> bool:
+        """Whether a broker gets the id that the broker at `holder` has: of two master epochs (state versions)
+        the later one keeps it."""
+        holding = self._live.get(BrokerKey(broker.cluster_name, holder))
+        if holding is None or holding.data_version.state_version < version.state_version:
+            return True
+        claim = broker.broker_addr, broker.broker_id, broker.broker_name
+        if holding.data_version.state_version > version.state_version:
+            log.warning(
+                "%s claims id %d of %s with state version %d; %s holds it with %d and stays",
+                *(*claim, version.state_version, holder, holding.data_version.state_version),
+            )
+            return False
+        log.warning(
+            "%s takes id %d of %s from %s, which is alive: if both run with brokerId=%d, clients "
+            "reach the one that registered last",
+            *(*claim, holder, broker.broker_id),
+        )
+        return True
 
     def _take_topics(
         self, key: BrokerKey, group: BrokerData, body: RegisterBrokerBody, first: bool, *, read_only: bool
