@@ -88,13 +88,18 @@ def page(results: Sequence[Result]) -> str:
         f"- {each.replicas} replicas, {_wrong(each)}: " + ", ".join(f"{a}–{b}" for a, b in sorted(each.cut))
         for each in wrong
     )
+    agreement = f"agree in all {len(results):,} cases" if not wrong else f"differ in {len(wrong):,} cases"
     head = f"""# Availability under cut links
 
-The small world: three controllers, two replicas in sync that acknowledge together, one client, and a name
+Which cut links stop sends? Rules say for each set of cut links (a *case*) whether sends could be served
+without risk (`served` in `tests/simulation/availability.py`). The simulation cuts the links of a running
+cluster and observes it for 25 s of virtual time. Rules and simulation {agreement}.
+
+## Two replicas
+
+The cluster has three controllers, two replicas in sync that acknowledge together, one client, and a name
 server that everybody reaches. {len(links(2))} links may be cut: between client and brokers, between the
-brokers, between brokers and controllers, and among the controllers. For each set of cut links (a *case*) the
-rules say whether sends could be served without risk (`served` in `tests/simulation/availability.py`). The
-simulation cuts the links of a running cluster and looks for 25 s of virtual time. It ran {len(two):,} of the
+brokers, between brokers and controllers, and among the controllers. These are {len(two):,} of the
 {2 ** len(links(2)):,} cases.
 
 ![cases by number of cut links, and the gaps](../images/{IMAGE})
@@ -137,7 +142,7 @@ two slaves is elected: both may be, and the client reaches one of them.
 `python -m tests.simulation availability --page` writes this page. `make test` runs a sample of the cases, and
 some with links that are cut in one direction only.
 """
-    return head + table(two) + (more if three else "") + tail.replace("\n\n\n", "\n")
+    return head + table(two) + (more if three else "") + tail
 
 
 def _wrong(each: Result) -> str:
