@@ -8,9 +8,8 @@ only, and replace functions that compiled modules call directly.
 import os
 from pathlib import Path
 
-os.environ.setdefault(
-    "BATONMQ_PURE", "1"
-)  # before anything imports batonmq; programs that tests start inherit it
+# Before anything imports batonmq; programs that tests start inherit it.
+os.environ.setdefault("BATONMQ_PURE", "1")
 
 import pytest
 from hypothesis import settings
