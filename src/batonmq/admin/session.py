@@ -68,10 +68,11 @@ class _Kind:
     known_by: Header
 
 
+_NAME_SERVER = _Kind(
+    "name server", "-n", "name servers, usually at port 9876", namesrv_wire.GetNamesrvConfig()
+)
 _KINDS: Mapping[str, _Kind] = {
-    namesrv_wire.__name__: _Kind(
-        "name server", "-n", "name servers, usually at port 9876", namesrv_wire.GetNamesrvConfig()
-    ),
+    namesrv_wire.__name__: _NAME_SERVER,
     controller_wire.__name__: _Kind(
         "controller", "-a", "controllers, as in controllerAddr of the brokers", controller_wire.GetMetadata()
     ),
@@ -153,6 +154,10 @@ class Admin:
         """One request to one address. Raises `AdminError` when a program of another kind listens there."""
         try:
             answer = await self._net.call(address, header, body, timeout_ms=self.timeout_ms, accept=accept)
+        except ConnectFailed as error:
+            if _kind_of_request(header) is _NAME_SERVER and address not in self._answered:
+                error.add_note("check the address (-n), and that a name server runs there")
+            raise
         except ConnectionLost as error:
             if address in self._answered:
                 raise

@@ -70,7 +70,10 @@ def test_the_list_shows_every_command_with_its_sentence() -> None:
         (["remappingStaticTopic", "-t", "T", "-mf", __file__], "test_commands.py is not a map file: "),
         (["remappingStaticTopic", "-t", "T", "-mf", "/no/such"], "'/no/such' does not exist"),
         (["topicList"], "no name server: give -n host:port or set NAMESRV_ADDR"),
-        (["topicList", "-n", "127.0.0.1:1"], "127.0.0.1:1"),
+        (
+            ["topicList", "-n", "127.0.0.1:1"],
+            "127.0.0.1:1: Connection refused; check the address (-n), and that a name server runs there",
+        ),
         (["brokerStatus", "-n", "127.0.0.1:1"], "give -b with a broker's host:port or -c"),
         (["getSyncStateSet", "-a", "127.0.0.1:1", "-b", "x"], "no leading controller: 127.0.0.1:1"),
         (["getBrokerEpoch", "-n", "127.0.0.1:1"], "give -b with a broker's name or -c"),
