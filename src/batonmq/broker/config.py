@@ -304,32 +304,32 @@ class BrokerConfig(MetricsConfig):
             self.broker_role in BROKER_ROLES,
             "brokerRole",
             self.broker_role,
-            f"one of {', '.join(BROKER_ROLES)}",
+            f"expected one of {', '.join(BROKER_ROLES)}",
         )
         parse_delay_levels(self.message_delay_level)
         need(
             self.default_message_request_mode in MESSAGE_REQUEST_MODES,
             "defaultMessageRequestMode",
             self.default_message_request_mode,
-            f"one of {', '.join(MESSAGE_REQUEST_MODES)}",
+            f"expected one of {', '.join(MESSAGE_REQUEST_MODES)}",
         )
         need(
             self.broker_id >= MASTER_ID or self.enable_controller_mode,
             "brokerId",
             self.broker_id,
-            "must be at least 0, but with enableControllerMode=true",
+            "must be at least 0, except with enableControllerMode=true",
         )
         need(
             self.min_in_sync_replicas <= self.in_sync_replicas or self.enable_controller_mode,
             "minInSyncReplicas",
             self.min_in_sync_replicas,
-            f"1 to inSyncReplicas={self.in_sync_replicas}",
+            f"expected 1 to inSyncReplicas={self.in_sync_replicas}",
         )
         need(
             self.in_sync_replicas <= self.total_replicas or self.enable_controller_mode,
             "inSyncReplicas",
             self.in_sync_replicas,
-            f"not above totalReplicas={self.total_replicas}",
+            f"must not be above totalReplicas={self.total_replicas}",
         )
         need(
             not self.enable_d_leger_commit_log,
