@@ -67,7 +67,7 @@ def main() -> None:
       batonmq broker -n 127.0.0.1:9876
       batonmq admin sendMessage -n 127.0.0.1:9876 -t orders -p hello
 
-    A replicated one, which survives the loss of a broker, has a controller and two brokers with a file each;
-    'batonmq controller --help' and 'batonmq broker --help' show files to begin with. 'batonmq demo' does all
-    of this by itself, kills the master on the way and shows that nothing was lost.
+    A replicated one, which survives the loss of a broker, has a controller and two brokers with a file each:
+    'batonmq controller --help' and 'batonmq broker --help' show files to begin with. 'batonmq demo' starts
+    such a cluster, kills the master under load and shows that nothing was lost.
     """

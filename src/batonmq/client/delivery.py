@@ -1,8 +1,8 @@
 """One send: its attempts at brokers, until one acknowledges it or its time is over.
 
-On any failure the route is asked for again at once, and the next attempt follows at once on another broker or
-on the new master, else within 20 ms: a broker set that lost its master is used again as soon as the name
-server knows the next one. A master that does not answer is left as soon as there is another one
+After any failure the route is requested again at once. The next attempt follows at once on another broker or
+on the new master, otherwise within 20 ms. So a broker set that lost its master is used again as soon as the
+name server knows the next one. A master that does not answer is left as soon as there is another one
 (`routing/overdue.py`).
 """
 

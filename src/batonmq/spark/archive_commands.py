@@ -80,15 +80,16 @@ def archive(
     Without --every it writes what is there now, and ends. The files are partitioned by topic and date. A
     second run with the same --to continues where the first one stopped, for whatever reason.
 
-    With --values json the file of --schema has columns as in SQL (id BIGINT, name STRING) or the JSON of a
-    Spark schema; with --values avro the schema of a record (.avsc), and Spark needs
-    --conf spark.jars.packages=org.apache.spark:spark-avro_2.13:VERSION, with the version of Spark; with
-    --values protobuf a set of descriptors, and tasks need Python's protobuf:
+    The file of --schema depends on --values:
 
     \b
-      protoc --include_imports --descriptor_set_out=orders.desc orders.proto
+      json      columns as in SQL (id BIGINT, name STRING), or the JSON of a Spark schema
+      avro      the schema of a record (.avsc); Spark needs
+                --conf spark.jars.packages=org.apache.spark:spark-avro_2.13:VERSION, its own version
+      protobuf  a set of descriptors; tasks need Python's protobuf. To write one:
+                protoc --include_imports --descriptor_set_out=orders.desc orders.proto
 
-    'value' keeps the body as it came, and 'decoded' is null where a body is not as the schema says.
+    'value' keeps the body unchanged, and 'decoded' is null where a body does not match the schema.
     """
     from batonmq.spark.jobs import archive as job
 

@@ -39,12 +39,16 @@ def chaos_report(
       make chaos ARGS="--peer java --seed 2 --out chaos-2"
       batonmq spark chaos-report --dir chaos-1 --dir chaos-2 --to chaos.html
 
-    Reads results.json and the producers' histories (history-*.parquet) of each run. For each scenario on each
-    kind of cluster: the longest time without an acknowledged send (median, p90 and max over the rounds of all
-    runs), the same of reads, the time until all was whole again, what was lost or out of order, and why sends
-    failed. The gaps are computed from the histories. Rounds for which results.json has another gap are
-    listed. The exit code is 1 if anything acknowledged was lost, overwritten, reordered or taken back, by any
-    system.
+    Reads results.json and the producers' histories (history-*.parquet) of each run, and shows for each
+    scenario on each kind of cluster:
+
+    \b
+      - the longest time without an acknowledged send: median, p90 and max over all rounds
+      - the same for reads, and the time until the cluster was complete again
+      - what was lost or out of order, and why sends failed
+
+    The gaps are computed from the histories. Rounds for which results.json has another gap are listed. The
+    exit code is 1 if anything acknowledged was lost, overwritten, reordered or taken back, by any system.
     """
     from batonmq.spark.jobs import chaos
     from batonmq.spark.jobs.chaos_results import Unreadable, read

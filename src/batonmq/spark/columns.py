@@ -47,9 +47,9 @@ def as_ddl(columns: Mapping[str, str]) -> str:
 
 
 def columns_of(schema: StructType, known: Mapping[str, tuple[str, pa.DataType]] = COLUMNS) -> tuple[str, ...]:
-    """The columns of a schema, checked. Raises `OptionError` for an unknown name or another type, for a name
-    that is there twice or NOT NULL, which Spark reports in the words of Arrow, and without columns: Spark
-    gets its rows as columns, and could not count rows that have none."""
+    """The columns of a schema, checked. Raises `OptionError` for an unknown name or another type, and for a
+    name that occurs twice or is NOT NULL: Spark reports these in the words of Arrow. A schema needs a
+    column, because Spark gets rows as columns and could not count rows that have none."""
     if not schema.fields:
         raise OptionError(f"the schema has no column; there are: {', '.join(known)}")
     for field in schema.fields:

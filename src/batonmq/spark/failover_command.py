@@ -122,11 +122,11 @@ def failover_report(
       batonmq spark failover-report --events /data/controller-0 --events /data/controller-1 \\
         --log broker-0.log --log broker-1.log --history history.parquet
 
-    For each election: when, why, the masters and SyncStateSets before and after, when the new master served,
-    and when the set was whole again; for each producer, its longest time without an acknowledgement, its
-    failed sends and its slowest one. Times of different machines are compared: their clocks must agree. The
-    exit code is 1 if an election was unclean, if a gap is longer than --max-gap, or if replicas disagree
-    about where an epoch begins.
+    For each election it shows when and why it was held, the masters and SyncStateSets before and after, when
+    the new master served, and when the SyncStateSet was complete again. For each producer it shows the
+    longest time without an acknowledgement, failed sends and the slowest send. Times of different machines
+    are compared: their clocks must agree. The exit code is 1 if an election was unclean, if a gap is longer
+    than --max-gap, or if replicas disagree about where an epoch begins.
     """
     from batonmq.spark.jobs.audit import check_history
 

@@ -31,9 +31,9 @@ def check_job(state: Path, kept: str) -> None:
 
 @contextmanager
 def held(state: Path, kept: str) -> Iterator[None]:
-    """Make the directory of the job that keeps its parameters in the file `kept`, and keep other runs away:
-    two that begin together would each choose what to write, and take what the other one has written for
-    theirs. Raises `InUse`, `OSError`.
+    """Make the directory of the job that keeps its parameters in the file `kept`, and keep other runs away.
+    Two that begin together would each choose what to write, and each take the other's output for its own.
+    Raises `InUse`, `OSError`.
 
     The end of this process, also by ``kill -9``, frees it. A file system without locks keeps nobody away. A
     job that ends before it keeps its parameters leaves no lock, and no directory that it has made."""
