@@ -45,7 +45,7 @@ async def test_a_popped_message_comes_back_although_messages_must_be_smaller_now
 
 async def test_a_message_without_room_for_a_receipt_is_delivered_again(start: Starter) -> None:
     rig = await start()
-    await rig.call(v2("T", properties=f"K\1{'x' * 32_664}\2"), b"a")
+    await rig.call(v2("T", properties=f"UNIQ_KEY\1{'0' * 32}\2K\1{'x' * 32_622}\2"), b"a")
     assert await rig.bodies(invisible_time=1) == [b"a"]
     again = await rig.pop(poll_time=5_000)
     assert [(each.body, each.receipt.retry) for each in again] == [(b"a", "1")]
