@@ -84,7 +84,10 @@ def test_stores_are_known_by_where_they_are(tmp_path: Path) -> None:
         ("brokerName=a\nbrokerRole=SLAVE\n", "brokerId=0: slave broker id must be > 0"),
         ("brokerName=a\nbrokerRole=NONE\n", "brokerRole=NONE"),
         ("brokerName=a\nlistenPort=70000\n", "listenPort=70000: must be at most 65535"),
-        ("brokerName=a\ninSyncReplicas=3\ntotalReplicas=2\n", "inSyncReplicas=3: must not be above totalReplicas=2"),
+        (
+            "brokerName=a\ninSyncReplicas=3\ntotalReplicas=2\n",
+            "inSyncReplicas=3: must not be above totalReplicas=2",
+        ),
     ],
 )
 def test_values_that_do_not_fit_are_named_with_their_file(tmp_path: Path, text: str, said: str) -> None:
