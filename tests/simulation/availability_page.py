@@ -95,7 +95,9 @@ def page(results: Sequence[Result]) -> str:
 
 Which cut links stop sends? Rules say for each set of cut links (a *case*) whether sends could be served
 without risk, and within what time (`outcome` in `tests/simulation/availability.py`). The simulation cuts the
-links of a running cluster and observes it for 25 s of virtual time. Rules and simulation {agreement}.
+links of a running cluster and observes it for 25 s of virtual time.
+
+Rules and simulation {agreement}.
 
 ## Time until sends are served
 
@@ -111,8 +113,9 @@ The bound comes from the timeouts of the shipped configuration (`LEADER_S`, `DEC
 - **The decision.** A slave leaves the SyncStateSet when it lags 2 s. A master is replaced 1.5 to 1.8 s
   after its last sign of life if a slave reports it ([suspicion](../decisions/suspicion.md)), otherwise 3 s
   after its last heartbeat. A new leader that has received no heartbeats of the broker set waits for 3 s, too.
-- **The way to the leader.** A broker that does not reach the leader notices this with its next heartbeat, and
-  calls it through another controller. A call through one that is cut off from the broker ends after 3 s.
+- **The way to the leader.** A call of a broker through a controller that is cut off from it ends after 3 s.
+  The next heartbeat shows within 1.9 s that the leader itself is not reached, and calls go through another
+  controller. A SyncStateSet is refused first if the controllers count a member as down: 0.5 s.
 
 ## Two replicas
 
