@@ -109,13 +109,7 @@ class RoleChangeNotices:
             attempt += 1
 
     async def _call(self, broker_set: BrokerSet, broker_id: int, address: str) -> None:
-        header = wire.NotifyBrokerRoleChanged(
-            broker_set.master_address,
-            broker_set.master_epoch,
-            broker_set.sync_state_set_epoch,
-            broker_set.master_id,
-        )
-        body = encode(SyncStateSetBody(broker_set.sync_state_set, broker_set.sync_state_set_epoch))
+        header, body = notice(broker_set)
         try:
             await self._client.call(address, header, body, timeout_ms=CALL_TIMEOUT_MS)
             log.debug(
@@ -130,6 +124,17 @@ class RoleChangeNotices:
                 broker_set.master_epoch,
                 error,
             )
+
+
+def notice(broker_set: BrokerSet) -> tuple[wire.NotifyBrokerRoleChanged, bytes]:
+    """What a replica is notified of: its master, and the SyncStateSet as body."""
+    header = wire.NotifyBrokerRoleChanged(
+        broker_set.master_address,
+        broker_set.master_epoch,
+        broker_set.sync_state_set_epoch,
+        broker_set.master_id,
+    )
+    return header, encode(SyncStateSetBody(broker_set.sync_state_set, broker_set.sync_state_set_epoch))
 
 
 def _follows(broker_set: BrokerSet, broker_id: int) -> bool:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import logging
 
+from batonmq.controller.notices import notice
 from batonmq.controller.replicas import BrokerSet
 from batonmq.net.client import RemotingClient
 from batonmq.net.errors import NetError
-from batonmq.protocol.bodies.controller import SyncStateSetBody
 from batonmq.protocol.errors import MQError
-from batonmq.protocol.headers import controller as wire
-from batonmq.protocol.json import encode
 
 log = logging.getLogger(__name__)
 
@@ -21,15 +19,9 @@ async def answers(client: RemotingClient, broker_set: BrokerSet, broker_id: int,
     address = broker_set.address(broker_id)
     if address is None:
         return False
-    notice = wire.NotifyBrokerRoleChanged(
-        broker_set.master_address,
-        broker_set.master_epoch,
-        broker_set.sync_state_set_epoch,
-        broker_set.master_id,
-    )
-    body = encode(SyncStateSetBody(broker_set.sync_state_set, broker_set.sync_state_set_epoch))
+    header, body = notice(broker_set)
     try:
-        await client.call(address, notice, body, timeout_ms=timeout_ms)
+        await client.call(address, header, body, timeout_ms=timeout_ms)
     except MQError:
         return True
     except NetError as error:
