@@ -31,11 +31,13 @@ from batonmq.protocol.headers.namesrv import BrokerHeartbeat
 from batonmq.protocol.json import encode
 from tests.simulation.controller_model import (
     DECISION_REFUSALS,
+    UNKNOWN_REPLICA,
     Alter,
     Altered,
     ApplyId,
     Elect,
     Elected,
+    Fenced,
     Ids,
     NextId,
     Read,
@@ -78,6 +80,8 @@ class History:
         self.answers["unknown"] += 1
         if not isinstance(asked, Elect):  # an election that took effect is known from the log
             self.operations.append(Operation(key, client, called, None, asked))
+        if isinstance(asked, Alter) and asked.fence:
+            self.operations.append(Operation(key, client, called, None, Fenced(asked)))
 
 
 class Client:
@@ -191,10 +195,14 @@ class Client:
             return asked._replace(set_epoch=max(0, asked.set_epoch - 1))
         if rng.random() < 0.05:
             return asked._replace(master_epoch=max(0, asked.master_epoch - 1))
+        if rng.random() < 0.1:
+            return asked._replace(members=(*members, UNKNOWN_REPLICA))
         return asked
 
     async def _alter(self, name: str, known: SetState, asked: Alter, address: str) -> None:
-        header = wire.AlterSyncStateSet(name, asked.master, asked.master_epoch)
+        header = wire.AlterSyncStateSet(
+            name, asked.master, asked.master_epoch, fence_refused=asked.fence or None
+        )
         body = encode(SyncStateSetBody(asked.members, asked.set_epoch))
         called = self._history.begin()
         response = await self._write(name, called, asked, address, header, body)

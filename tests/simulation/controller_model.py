@@ -34,6 +34,17 @@ class Alter(NamedTuple):
     members: tuple[int, ...]
     set_epoch: int
 
+    @property
+    def fence(self) -> bool:
+        """Whether a refusal raises the epoch (fenceRefused): about half of the alterations ask for it."""
+        return (self.set_epoch + len(self.members)) % 2 == 0
+
+
+class Fenced(NamedTuple):
+    """An `Alter` of unknown outcome may have been refused, and have raised the epoch."""
+
+    alter: Alter
+
 
 class Altered(NamedTuple):
     members: tuple[int, ...]
@@ -65,6 +76,11 @@ class Refused(NamedTuple):
     code: int
 
 
+UNKNOWN_REPLICA = 99
+"""An id that no replica has."""
+_UNFIT = (ResponseCode.CONTROLLER_BROKER_NOT_ALIVE, ResponseCode.CONTROLLER_INVALID_REPLICAS)
+"""Refusals because of a member. They raise the epoch if the sender asks for it."""
+
 DECISION_REFUSALS = frozenset(
     {
         ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED,
@@ -72,6 +88,7 @@ DECISION_REFUSALS = frozenset(
         ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH,
         ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH,
         ResponseCode.CONTROLLER_BROKER_NOT_ALIVE,
+        ResponseCode.CONTROLLER_INVALID_REPLICAS,
         ResponseCode.CONTROLLER_ELECT_MASTER_FAILED,
     }
 )
@@ -116,6 +133,8 @@ class ControllerModel:
                 return state if answer == state else None
             case Alter():
                 return _alter(state, asked, answer)
+            case Fenced(alter):
+                return _raised(state) if _refusal(state, alter) in (None, *_UNFIT) else None
             case Elect():
                 return _elect(state, asked, answer)
             case Decided():
@@ -127,6 +146,8 @@ class ControllerModel:
         raise TypeError(f"unknown operation {asked}")
 
     def only_reads(self, asked: Any, answer: Any) -> bool:
+        if isinstance(asked, Alter) and asked.fence and isinstance(answer, Refused):
+            return answer.code not in _UNFIT
         refused = isinstance(answer, Refused) or (isinstance(answer, Elected) and not answer.is_new)
         return refused or isinstance(asked, Read | NextId)
 
@@ -137,11 +158,17 @@ def _alter(state: SetState, asked: Alter, answer: Altered | Refused | None) -> S
     if answer is None:
         return after if refusal is None else None
     if isinstance(answer, Refused):
-        if answer.code == ResponseCode.CONTROLLER_BROKER_NOT_ALIVE:
-            return state if refusal is None else None
-        return state if answer.code == refusal else None
+        if refusal is None and answer.code == ResponseCode.CONTROLLER_BROKER_NOT_ALIVE:
+            refusal = answer.code  # a sender cannot know that
+        if answer.code != refusal:
+            return None
+        return _raised(state) if asked.fence and refusal in _UNFIT else state
     is_right = refusal is None and answer == Altered(after.members, after.set_epoch)
     return after if is_right else None
+
+
+def _raised(state: SetState) -> SetState:
+    return state._replace(set_epoch=state.set_epoch + 1)
 
 
 def _refusal(state: SetState, asked: Alter) -> ResponseCode | None:
@@ -154,6 +181,8 @@ def _refusal(state: SetState, asked: Alter) -> ResponseCode | None:
         return ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH
     if asked.set_epoch != state.set_epoch:
         return ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH
+    if UNKNOWN_REPLICA in asked.members:
+        return ResponseCode.CONTROLLER_INVALID_REPLICAS
     return None
 
 

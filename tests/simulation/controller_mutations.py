@@ -82,12 +82,17 @@ def _nothing() -> list[Patch]:
     return []
 
 
+def _unfenced_refusal() -> list[Patch]:
+    return [(ControllerService, "entry_version", lambda self: events.FENCE_SINCE - 1)]
+
+
 MUTATIONS: dict[str, Mutation[Shape]] = {
     "stale-read": Mutation("reads wait for no barrier", _stale_read, FOLLOWERS),
     "stale-follower-read": Mutation(
         "followers answer reads without asking the leader", _stale_follower_read, FOLLOWERS
     ),
     "lost-write": Mutation("writes are acknowledged and never done", _lost_write),
+    "unfenced-refusal": Mutation("a refusal does not raise the epoch", _unfenced_refusal),
     "forgotten-ids": Mutation("snapshots lack broker sets", _forgotten_ids),
     "uncertain-is-refused": Mutation(
         "a request that may have taken effect is answered as refused", _uncertain_is_refused, UNLEASED

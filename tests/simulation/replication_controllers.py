@@ -183,6 +183,7 @@ class ControllersOfReplica:
                 request.master_epoch,
                 tuple(wanted.sync_state_set),
                 wanted.sync_state_set_epoch,
+                request.fence_refused is True,
             )
         elif isinstance(request, wire.ElectMaster):
             event = events.ElectMaster(NAME, request.broker_id, request.designate_elect, False, "asked")

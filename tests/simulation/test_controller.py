@@ -35,6 +35,7 @@ WITHIN_SEEDS = {
     "stale-follower-read": 2,
     "lost-write": 2,
     "uncertain-is-refused": 6,
+    "unfenced-refusal": 4,
     "no-drift-bound": 12,
     "read-at-once": 8,
     "commit-alone": 8,

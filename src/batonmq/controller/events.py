@@ -28,8 +28,11 @@ from batonmq.raft.errors import ForeignEntry, NewerEntry
 VERSIONS = {
     1: "BatonMQ 0.1.0",
     2: "heartbeats with the session FORWARDED",
+    3: "refused SyncStateSets that raise the epoch (fence_refused)",
 }
 ENTRY_VERSION = max(VERSIONS)
+FENCE_SINCE = 3
+"""First version whose controllers know `AlterSyncStateSet.fence_refused`."""
 NO_BROKER = -1
 """Broker id in an election that names no broker: the controller itself asks."""
 
@@ -51,6 +54,8 @@ class AlterSyncStateSet(Event, frozen=True, tag="alter"):
     master_epoch: int
     sync_state_set: tuple[int, ...]
     sync_state_set_epoch: int
+    fence_refused: bool = False
+    """A refusal raises the epoch of the SyncStateSet, if the master and its epochs are right."""
 
 
 class ElectMaster(Event, frozen=True, tag="elect"):

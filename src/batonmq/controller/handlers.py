@@ -75,6 +75,9 @@ class Controller(Protocol):
     @property
     def leader_id(self) -> str | None: ...
     def leader_now_ms(self) -> int: ...
+    def entry_version(self) -> int:
+        """Of the entries that this controller writes as leader."""
+
     def decided(self, outcome: Outcome) -> None:
         """Acts on the effects of an outcome."""
 
@@ -257,7 +260,7 @@ MakeEvent: TypeAlias = Callable[[Controller, Request, Any], events.AnyEvent]
 Read: TypeAlias = Callable[[Controller, Request, Any], Reply]
 
 
-def _alter(_: Controller, request: Request, header: wire.AlterSyncStateSet) -> events.AnyEvent:
+def _alter(controller: Controller, request: Request, header: wire.AlterSyncStateSet) -> events.AnyEvent:
     body = decode_sync_state_set(request.command.body)
     return events.AlterSyncStateSet(
         header.broker_name,
@@ -265,6 +268,7 @@ def _alter(_: Controller, request: Request, header: wire.AlterSyncStateSet) -> e
         header.master_epoch,
         body.sync_state_set,
         body.sync_state_set_epoch,
+        header.fence_refused is True and controller.entry_version() >= events.FENCE_SINCE,
     )
 
 

@@ -10,7 +10,7 @@ turns elections into role change notices and writes all of them to the event log
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from typing import Any
 
 import msgspec
@@ -145,34 +145,44 @@ class ControllerMachine:
                 f"the SyncStateSet epoch of {event.broker_name} is {broker_set.sync_state_set_epoch}, "
                 f"not {event.sync_state_set_epoch}",
             )
+        code, remark = self._unfit(broker_set, wanted)
+        if code is None:
+            altered = self._set_members(broker_set, wanted)
+            epoch = broker_set.sync_state_set_epoch
+            return Outcome(
+                header=wire.AlterSyncStateSetReply(new_sync_state_set_epoch=epoch),
+                body=SyncStateSetBody(broker_set.sync_state_set, epoch),
+                effects=(altered,),
+            )
+        if not event.fence_refused:
+            return refusal(code, remark)
+        # An earlier copy of the request may arrive when the members fit.
+        return refusal(code, remark, self._set_members(broker_set, broker_set.sync_state_set))
+
+    def _set_members(self, broker_set: BrokerSet, members: Iterable[int]) -> SyncStateSetAltered:
+        before = broker_set.sync_state_set
+        broker_set.set_sync_state_set(members)
+        return SyncStateSetAltered(
+            broker_set.broker_name,
+            before,
+            broker_set.sync_state_set,
+            broker_set.sync_state_set_epoch,
+            broker_set.master_epoch,
+        )
+
+    def _unfit(self, broker_set: BrokerSet, wanted: Set[int]) -> tuple[ResponseCode | None, str]:
+        """Why a SyncStateSet is refused: it has members that it cannot have, or lacks the master."""
+        name = broker_set.broker_name
         for broker_id in sorted(wanted):
             if broker_id not in broker_set.replicas:
-                return refusal(
-                    ResponseCode.CONTROLLER_INVALID_REPLICAS,
-                    f"broker set {event.broker_name} has no replica {broker_id}",
-                )
+                why = f"broker set {name} has no replica {broker_id}"
+                return ResponseCode.CONTROLLER_INVALID_REPLICAS, why
             if not broker_set.is_alive(broker_id, self.now_ms):
-                return refusal(
-                    ResponseCode.CONTROLLER_BROKER_NOT_ALIVE,
-                    f"replica {broker_id} of {event.broker_name} is not alive",
-                )
+                return ResponseCode.CONTROLLER_BROKER_NOT_ALIVE, f"replica {broker_id} of {name} is not alive"
         if broker_set.master_id not in wanted:
-            return refusal(
-                ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED,
-                f"the new SyncStateSet {sorted(wanted)} lacks the master {broker_set.master_id}",
-            )
-        before = broker_set.sync_state_set
-        broker_set.set_sync_state_set(wanted)
-        epoch = broker_set.sync_state_set_epoch
-        return Outcome(
-            header=wire.AlterSyncStateSetReply(new_sync_state_set_epoch=epoch),
-            body=SyncStateSetBody(broker_set.sync_state_set, epoch),
-            effects=(
-                SyncStateSetAltered(
-                    event.broker_name, before, broker_set.sync_state_set, epoch, broker_set.master_epoch
-                ),
-            ),
-        )
+            why = f"the new SyncStateSet {sorted(wanted)} lacks the master {broker_set.master_id}"
+            return ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED, why
+        return None, ""
 
     def _elect_master(self, event: events.ElectMaster) -> Outcome:
         broker_set = self.broker_sets.get(event.broker_name)

@@ -57,7 +57,7 @@ def event(draw: st.DrawFn) -> events.AnyEvent:
             return events.ElectMaster(name, asked, flag and asked > 0, draw(st.booleans()), "broker")
         case 7 | 8:
             members = draw(st.lists(IDS, max_size=4).map(tuple))
-            return events.AlterSyncStateSet(name, broker_id, draw(EPOCHS), members, draw(EPOCHS))
+            return events.AlterSyncStateSet(name, broker_id, draw(EPOCHS), members, draw(EPOCHS), flag)
         case 9:
             ids = ";".join(map(str, draw(st.lists(IDS, max_size=2))))
             return events.CleanBrokerData("c", name, ids, flag)
@@ -268,7 +268,7 @@ def test_what_the_versions_of_entries_hold() -> None:
         "leader": ["node_id", "sessions"],
         "scan": ["brokers", "masters", "allow_unclean"],
     }
-    assert max(events.VERSIONS) == 2
+    assert max(events.VERSIONS) == 3
 
 
 def test_the_version_of_the_log_is_in_snapshots() -> None:
@@ -383,6 +383,27 @@ def led_by_1(*, forwarded: bool = False) -> ControllerMachine:
     for outcome in machine.apply(1, events.encode(1_000, steps)):
         assert outcome.code == 0, outcome
     return machine
+
+
+@pytest.mark.parametrize(
+    ("epoch_is_right", "fence_refused", "raised"), [(True, True, 1), (True, False, 0), (False, True, 0)]
+)
+def test_a_refusal_raises_the_epoch_if_the_master_asks_for_it(
+    epoch_is_right: bool, fence_refused: bool, raised: int
+) -> None:
+    """A copy of the request that arrives when the replica is alive again must not add it."""
+    machine = led_by_1()
+    broker_set = machine.broker_sets["a"]
+    removal = events.AlterSyncStateSet("a", 1, 1, (1,), broker_set.sync_state_set_epoch)
+    down = events.ChannelClosed(4, (("a", 2),), False)
+    for outcome in machine.apply(2, events.encode(1_000, (down, removal))):
+        assert outcome.code == 0, outcome
+    epoch = broker_set.sync_state_set_epoch
+    asked = events.AlterSyncStateSet("a", 1, 1, (1, 2), epoch if epoch_is_right else epoch - 1, fence_refused)
+    (outcome,) = machine.apply(3, events.encode(1_000, (asked,)))
+    assert outcome.code != 0
+    assert broker_set.sync_state_set == (1,)
+    assert broker_set.sync_state_set_epoch == epoch + raised
 
 
 def test_a_silent_master_is_an_event_that_former_builds_decide_alike() -> None:

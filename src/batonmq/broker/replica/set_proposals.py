@@ -43,7 +43,8 @@ DEFINITE: Final = frozenset(
         ResponseCode.CONTROLLER_INVALID_REQUEST,
     }
 )
-"""Refusals that the controllers decide when they apply a proposal: it had no effect."""
+"""Refusals that the controllers decide when they apply a proposal: it had no effect. An earlier attempt that
+got no answer may still be on its way; the raised epoch (`fence_refused`) keeps it from taking effect."""
 
 
 ABOUT_REPLICAS: Final = frozenset(
@@ -175,7 +176,11 @@ class SetProposals:
         try:
             response = await self._controllers.call(
                 wire.AlterSyncStateSet(
-                    config.broker_name, core.broker_id, ha.epoch, self._broker.clock.now_ms()
+                    config.broker_name,
+                    core.broker_id,
+                    ha.epoch,
+                    self._broker.clock.now_ms(),
+                    fence_refused=True,
                 ),
                 encode(SyncStateSetBody(tuple(sorted(members)), epoch)),
             )

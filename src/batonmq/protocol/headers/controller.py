@@ -16,12 +16,17 @@ class AlterSyncStateSetReply(Header):
 
 @request(RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, response=AlterSyncStateSetReply)
 class AlterSyncStateSet(Header):
-    """A master changes its SyncStateSet; the body is the new set with the epoch of the old one."""
+    """A master changes its SyncStateSet; the body is the new set with the epoch of the old one.
+
+    ``fenceRefused`` (ours): a refusal raises the epoch of the SyncStateSet. Copies of the request that arrive
+    later are then refused, too. RocketMQ's controllers ignore it.
+    """
 
     broker_name: str
     master_broker_id: I64
     master_epoch: I32
     invoke_time: I64 = 0
+    fence_refused: bool | None = None
 
 
 class ElectMasterReply(Header):

@@ -1,0 +1,87 @@
+"""A request to the controllers that arrives long after its sender gave it up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from batonmq import Message
+from batonmq.ha.autoswitch.sync_state import SyncStateTracker
+from tests.simulation.cluster import BROKER_NAME, Node, SimCluster
+from tests.simulation.loop import SimLoop
+from tests.simulation.story import play
+
+pytestmark = pytest.mark.simulation
+
+TOPIC = "Late"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_replica_that_was_refused_is_not_added_later(tmp_path: Path, seed: int) -> None:
+    """The master asks for a SyncStateSet with its slave. The request is held up on the way, and the slave is
+    killed. Asked again through another controller, the leader refuses, so the master acknowledges alone. When
+    the slave lives again, without these messages, the first request arrives: it must not make the slave
+    eligible."""
+    loop = SimLoop(seed)
+    sets: list[tuple[int, ...]] = []
+
+    async def until(condition: Callable[[], object], step_s: float = 0.01) -> None:
+        async with asyncio.timeout(60):
+            while not condition():
+                await asyncio.sleep(step_s)
+
+    def tracker(master: Node) -> SyncStateTracker:
+        found = master.broker.replication.tracker
+        assert isinstance(found, SyncStateTracker)
+        return found
+
+    async def send() -> None:
+        async with cluster.admin() as admin:
+            await admin.create_topic(TOPIC, 1)
+        async with cluster.producer() as producer:
+            await producer.send(Message(TOPIC, b"acknowledged by the master alone"))
+
+    async def story() -> None:
+        cluster.start_all()
+        await until(cluster.whole)
+        await asyncio.sleep(2)
+        (master,) = cluster.masters()
+        (slave,) = (node for node in cluster.brokers if node is not master)
+        (leader,) = (node for node in cluster.controllers if cluster.leads(node))
+        slave_id = slave.broker_id
+        assert slave_id is not None
+        cluster.crash(slave)
+        await until(lambda: slave_id not in tracker(master).agreed.members)
+        cluster.start(slave)
+        await until(lambda: (link := tracker(master).replicas.get(slave_id)) and link.connected, 0.000_1)
+        cluster.partition(master, leader, both=False)
+        await until(lambda: tracker(master).proposal is not None, 0.000_1)
+        cluster.crash(slave)
+        await until(lambda: tracker(master).proposal is None)
+        cluster.partition(master, slave)
+        assert tracker(master).agreed.members == {master.broker_id}
+        await cluster.on(cluster.client_host, send())
+
+        cluster.start(slave)
+        broker_set = leader.service.machine.broker_sets[BROKER_NAME]
+        await until(lambda: slave_id in broker_set.live)
+        loop.network.cuts.clear()
+        cluster.partition(master, slave)
+        await asyncio.sleep(1.0)
+        sets.append(broker_set.sync_state_set)
+        cluster.crash(master)
+        await asyncio.sleep(5.0)
+        assert not cluster.masters()
+
+    logging.disable(logging.CRITICAL)
+    cluster = SimCluster(loop, tmp_path, replicas=2)
+    try:
+        with cluster.world.in_force():
+            play(loop, seed, cluster.events, story)
+    finally:
+        logging.disable(logging.NOTSET)
+    assert len(sets) == 1
