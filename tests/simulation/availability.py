@@ -67,10 +67,10 @@ DECISION_S: Final = {
 """A slave that lags leaves after 2 s. A master is replaced 1.5 to 1.8 s after its last sign of life if a
 slave reports it, otherwise at the first scan after its heartbeats' timeout of 3 s. The new master then
 registers, and the client refreshes its route."""
-FOUND_S: Final = 5.4
-"""A call of a broker through a controller that is cut off from it, too, ends after 3 s. The next heartbeat
-shows within 1.9 s that the leader found then is not reached either, and the call goes through another
-controller. A SyncStateSet may be refused first, if the controllers count a member as down: 0.5 s."""
+FOUND_S: Final = 3.2
+"""Without a leader, a master proposes its SyncStateSet again after up to 1 s. The proposal then goes to the
+leader and, 0.3 s later each, through the two other controllers. It may be refused first, if the controllers
+count a member as down: 0.5 s, and again up to 1 s."""
 
 WARM_S: Final = 60.0
 SETTLE_S: Final = 20.0

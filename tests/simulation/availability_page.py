@@ -113,9 +113,9 @@ The bound comes from the timeouts of the shipped configuration (`LEADER_S`, `DEC
 - **The decision.** A slave leaves the SyncStateSet when it lags 2 s. A master is replaced 1.5 to 1.8 s
   after its last sign of life if a slave reports it ([suspicion](../decisions/suspicion.md)), otherwise 3 s
   after its last heartbeat. A new leader that has received no heartbeats of the broker set waits for 3 s, too.
-- **The way to the leader.** A call of a broker through a controller that is cut off from it ends after 3 s.
-  The next heartbeat shows within 1.9 s that the leader itself is not reached, and calls go through another
-  controller. A SyncStateSet is refused first if the controllers count a member as down: 0.5 s.
+- **The way to the leader.** Without a leader, a master proposes its SyncStateSet again after up to 1 s. The
+  proposal then goes to the leader and, 0.3 s later each, through the other controllers. It is refused first
+  if the controllers count a member as down: 0.5 s, and again up to 1 s.
 
 ## Two replicas
 

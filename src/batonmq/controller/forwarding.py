@@ -8,9 +8,11 @@ controller that is not leader.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Container
 from typing import TYPE_CHECKING, Final
 
+from batonmq.common.racing import Abandoned, unless
 from batonmq.controller.heartbeats import FORWARDED_SINCE
 from batonmq.net.dispatch import Reply, Request
 from batonmq.net.errors import NetError
@@ -46,8 +48,15 @@ class Forwarding:
         self._codes = codes
         self.timeout_ms = timeout_ms
         self._under_way = 0
+        self._changed = asyncio.Event()
+        """Set, and replaced, when another controller may lead."""
         self.forwarded = 0
         """Number of requests that the leader has answered."""
+
+    def leader_changed(self) -> None:
+        """Requests that wait for the former leader are given up: their senders look for the new one."""
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     async def forward(self, request: Request, header: ForwardToLeader) -> Reply:
         """Raises `MQError`: CONTROLLER_INVALID_REQUEST for a body that is not one frame of such a request,
@@ -78,7 +87,12 @@ class Forwarding:
         command.flag = 0  # an answer is needed, even if the frame is marked as one-way
         self._under_way += 1
         try:
-            answer = await self._client.invoke(address, command, timeout_ms=self.timeout_ms)
+            call = self._client.invoke(address, command, timeout_ms=self.timeout_ms)
+            answer = await unless(self._changed, call)
+        except Abandoned:
+            raise MQError(
+                ResponseCode.CONTROLLER_NOT_LEADER, f"no answer from the former leading controller {address}"
+            ) from None
         except NetError as error:
             raise MQError(
                 ResponseCode.CONTROLLER_NOT_LEADER, f"no answer from the leading controller: {error}"

@@ -406,6 +406,7 @@ class ControllerService:
 
     def _on_role_change(self, role: Role, term: int, leader_id: str | None) -> None:
         self.leadership.role_changed(role, term)
+        self.forwarding.leader_changed()
 
     def _on_failure(self, cause: BaseException) -> None:
         self.leadership.end()

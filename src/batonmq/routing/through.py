@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from batonmq.net.connection import SUCCESS_ONLY, Response, read_response
 from batonmq.net.errors import ConnectionLost
-from batonmq.protocol.errors import FrameError
+from batonmq.protocol.codes import ResponseCode
+from batonmq.protocol.errors import FrameError, MQError, NotLeaderError
 from batonmq.protocol.forwarding import decode_single, encode
 from batonmq.protocol.frame import Command
 from batonmq.protocol.headers.controller import ForwardToLeader
@@ -15,6 +16,15 @@ from batonmq.protocol.headers.controller import ForwardToLeader
 if TYPE_CHECKING:
     from batonmq.net.client import RemotingClient
     from batonmq.protocol.registry import Header
+
+
+class NotPassedOn(NotLeaderError):
+    """The controller that was asked did not pass the request on, or got no answer from the leader.
+    `refused_as`: the code of its own answer."""
+
+    def __init__(self, error: MQError) -> None:
+        super().__init__(ResponseCode.CONTROLLER_NOT_LEADER, error.remark)
+        self.refused_as = error.code
 
 
 async def call_through(
@@ -28,11 +38,14 @@ async def call_through(
 ) -> Response:
     """Call the leader through the controller at `address` (``host:port``).
 
-    Raises `NetError` if that controller does not answer, and `MQError`: CONTROLLER_NOT_LEADER if it does not
-    reach the leader, or what the leader answered, if its code is not in `accept`.
+    Raises `NetError` if that controller does not answer, and `MQError`: `NotPassedOn`, or what the leader
+    answered, if its code is not in `accept`.
     """
     frame = encode(Command(header.code, header.to_ext(), body))
-    answer = await client.call(address, ForwardToLeader(), frame, timeout_ms=timeout_ms)
+    try:
+        answer = await client.call(address, ForwardToLeader(), frame, timeout_ms=timeout_ms)
+    except MQError as error:
+        raise NotPassedOn(error) from error
     try:
         command = decode_single(answer.body)
     except FrameError as error:

@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from batonmq.broker.config import BrokerConfig
+from batonmq.broker.replica import controllers as controllers_module
 from batonmq.broker.replica import replicas_manager
 from batonmq.broker.replica.controllers import Controllers, members_of
 from batonmq.broker.replica.core import ReplicasCore
 from batonmq.broker.replica.registration import ReplicaRegistration
 from batonmq.broker.replica.replicas_manager import ReplicasManager
+from batonmq.net.connection import Response
 from batonmq.net.errors import ConnectFailed, ConnectionLost
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import NotLeaderError
@@ -243,3 +245,60 @@ async def test_a_request_that_a_controller_may_have_passed_on_does_not_count_as_
     with pytest.raises(NotLeaderError, match="did not answer"):
         await controllers.call(GetReplicaInfo("s"))
     assert not failures
+
+
+class Waiting:
+    """Controller a:1 is the leader and b:1 passes requests on. Each answers when its event is set."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.direct, self.passed_on = asyncio.Event(), asyncio.Event()
+
+    async def call(self, address: str, header: Any, *_: object, **__: object) -> Any:
+        self.asked.append(address)
+        await (self.direct if address == "a:1" else self.passed_on).wait()
+        return Response(None, address.encode(), 0, None)
+
+
+def waiting_controllers(monkeypatch: pytest.MonkeyPatch, client: Waiting) -> Controllers:
+    broker: Any = SimpleNamespace(
+        settings=SimpleNamespace(broker=BrokerConfig(controller_addr="a:1;b:1")), client=client
+    )
+    found = Controllers(broker)
+    found._leader = "a:1"
+
+    async def call_through(address: str, *args: Any, **_: object) -> Any:
+        return await client.call(address, *args)
+
+    monkeypatch.setattr(found, "call_through", call_through)
+    monkeypatch.setattr(controllers_module, "LATE_S", 0.02)
+    return found
+
+
+async def test_a_leader_that_answers_late_is_also_asked_through_another_controller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = Waiting()
+    client.passed_on.set()
+    answer = await waiting_controllers(monkeypatch, client).call(GetReplicaInfo("s"))
+    assert (client.asked, bytes(answer.body)) == (["a:1", "b:1"], b"b:1")
+
+
+async def test_the_first_answer_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Waiting()
+    calling = asyncio.create_task(waiting_controllers(monkeypatch, client).call(GetReplicaInfo("s")))
+    while len(client.asked) < 2:
+        await asyncio.sleep(0.001)
+    client.direct.set()
+    assert bytes((await calling).body) == b"a:1"
+
+
+async def test_a_request_that_must_not_arrive_twice_goes_one_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second copy of a hand-back might be refused because of the first one."""
+    client = Waiting()
+    found = waiting_controllers(monkeypatch, client)
+    calling = asyncio.create_task(found.call(GetReplicaInfo("s"), once=True))
+    await asyncio.sleep(0.1)
+    client.direct.set()
+    await calling
+    assert client.asked == ["a:1"]

@@ -88,7 +88,7 @@ class World:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeats, "LATE_MS", 30)
+    monkeypatch.setattr(heartbeats, "LATE_S", 0.03)
     monkeypatch.setattr(heartbeats, "ANSWER_MS", 90)
 
 

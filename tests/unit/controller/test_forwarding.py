@@ -100,6 +100,20 @@ async def test_without_a_leader_and_without_its_answer_the_broker_looks_elsewher
     assert unknown.value.code == silent.value.code == ResponseCode.CONTROLLER_NOT_LEADER
 
 
+async def test_who_waits_for_the_former_leader_is_sent_to_the_new_one() -> None:
+    leader = Leader()
+    leader.release.clear()
+    passing = forwarding(leader)
+    waiting = asyncio.ensure_future(passing.forward(asked(inner()), wire.ForwardToLeader()))
+    await asyncio.sleep(0)
+    passing.leader_changed()
+    with pytest.raises(MQError, match="former leading controller h1:1") as refused:
+        await waiting
+    assert refused.value.code == ResponseCode.CONTROLLER_NOT_LEADER
+    leader.release.set()
+    assert (await passing.forward(asked(inner()), wire.ForwardToLeader())).code == 0
+
+
 async def test_a_leader_of_version_0_1_0_gets_no_heartbeats_of_others() -> None:
     """It would count the broker as down: its own heartbeats come over an older connection."""
     leader = Leader()

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Container, Iterable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Container, Coroutine, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from batonmq.common.addresses import split_addresses
+from batonmq.common.racing import Abandoned, first_result, unless
 from batonmq.net.connection import Response
 from batonmq.net.errors import CallTimeout, ConnectFailed, ConnectionLost, NetError
 from batonmq.protocol.bodies import controller as bodies
@@ -22,7 +24,7 @@ from batonmq.protocol.errors import MQError, NotLeaderError
 from batonmq.protocol.headers import controller as wire
 from batonmq.protocol.json import decode
 from batonmq.protocol.registry import Header
-from batonmq.routing.through import call_through
+from batonmq.routing.through import NotPassedOn, call_through
 
 if TYPE_CHECKING:
     from batonmq.broker.context import Broker
@@ -35,6 +37,10 @@ FIND_TIMEOUT_MS: Final = 900
 connection closes, and may only be slow. `Controllers.unanswered` gives up a connection that stays silent."""
 IN_A_ROW_S: Final = 2.0
 """Longest time between calls that time out in a row: heartbeats are sent every second."""
+LATE_S: Final = 0.3
+"""Without an answer from the leader by then, a call or heartbeat also goes through another controller. If the
+links to leader and slaves are cut together, the heartbeat must arrive before the leader counts this broker as
+silent, 1.5 s after the last one (docs/decisions/suspicion.md)."""
 RETRY_S: Final = (0.1, 1.0)
 """First and longest pause of a caller between failed attempts; the pause doubles each time."""
 
@@ -247,68 +253,69 @@ class Controllers:
         return self._leader
 
     async def call(
-        self, header: Header, body: bytes = b"", *, accept: Container[int] = (ResponseCode.SUCCESS,)
+        self,
+        header: Header,
+        body: bytes = b"",
+        *,
+        accept: Container[int] = (ResponseCode.SUCCESS,),
+        once: bool = False,
     ) -> Response:
-        """Call the leading controller. Raises `NetError`, `MQError`; the next call searches again."""
+        """Call the leading controller. If it does not answer soon, the request also goes through the others;
+        it may arrive several times. With `once` it goes one way only.
+
+        Raises `NetError`, `MQError`; the next call searches again. `ConnectFailed` only if no controller got
+        the request.
+        """
         leader = await self._leader_address()
+        others = [address for address in self._known if address != leader and self.may_forward(address)]
+        others.sort(key=lambda address: address != self._through)
+        if not others:
+            self._trust()
+
+        async def outcome(answer: Coroutine[Any, Any, Response]) -> Response | MQError:
+            try:
+                return await answer
+            except NotLeaderError:
+                raise
+            except MQError as error:
+                return error
+
+        def directly() -> Coroutine[Any, Any, Response | MQError]:
+            return outcome(self._call_directly(leader, header, body, accept))
+
+        def through(address: str) -> Coroutine[Any, Any, Response | MQError]:
+            return outcome(
+                self.call_through(address, header, body, timeout_ms=CALL_TIMEOUT_MS, accept=accept)
+            )
+
+        ways: list[Callable[[], Coroutine[Any, Any, Response | MQError]]]
+        ways = [partial(through, address) for address in others]
+        if leader != self._suspected:
+            ways.insert(0, directly)
         try:
-            if leader == self._suspected:
-                return await self._call_through_any(leader, header, body, accept)
-            return await self._call_directly(leader, header, body, accept)
-        except (NetError, NotLeaderError) as error:
-            if isinstance(error, NetError):
-                self.suspect(leader)
+            answer = await first_result(ways[:1] if once else ways, LATE_S, (NetError, NotLeaderError))
+        except ExceptionGroup as group:
             if self._leader == leader:
                 self._leader = None
-            raise
+            raise _decisive(group.exceptions) from group
+        if isinstance(answer, MQError):
+            raise answer
+        return answer
 
     async def _call_directly(
         self, leader: str, header: Header, body: bytes, accept: Container[int]
     ) -> Response:
-        """As `call`, but raises `CallTimeout` as soon as the leader is suspected."""
-        call = asyncio.ensure_future(
-            self._broker.client.call(leader, header, body, timeout_ms=CALL_TIMEOUT_MS, accept=accept)
-        )
-        suspicion = asyncio.ensure_future(self._suspicion.wait())
+        """Raises `NetError`: `CallTimeout` as soon as the leader is suspected."""
+        call = self._broker.client.call(leader, header, body, timeout_ms=CALL_TIMEOUT_MS, accept=accept)
         try:
-            await asyncio.wait((call, suspicion), return_when=asyncio.FIRST_COMPLETED)
-            if call.done():
-                return call.result()
-            raise CallTimeout(leader, "it does not answer heartbeats; this request may have been carried out")
-        finally:
-            suspicion.cancel()
-            call.cancel()
-            await asyncio.gather(call, suspicion, return_exceptions=True)
-
-    async def _call_through_any(
-        self, leader: str, header: Header, body: bytes, accept: Container[int]
-    ) -> Response:
-        """As `call`, through the other controllers in turn until one reaches the leader. Raises
-        `ConnectFailed` only if none of them got the request: one that did may have passed it on, even if it
-        got no answer."""
-        others = [address for address in self._known if address != leader and self.may_forward(address)]
-        others.sort(key=lambda address: address != self._through)
-        if not others:
-            self._trust()  # no controller forwards: the next call uses the direct link
-        failure: NetError | MQError = NotLeaderError(
-            ResponseCode.CONTROLLER_NOT_LEADER, f"{leader} does not answer, nor can it be reached otherwise"
-        )
-        passed_on = False
-        for address in others:
-            try:
-                return await self.call_through(
-                    address, header, body, timeout_ms=CALL_TIMEOUT_MS, accept=accept
-                )
-            except ConnectFailed as error:
-                if not passed_on:
-                    failure = error
-            except NotLeaderError as error:
-                failure, passed_on = error, True
-            except MQError as error:
-                if self.may_forward(address):
-                    raise
-                failure = error
-        raise failure
+            return await unless(self._suspicion, call)
+        except Abandoned:
+            raise CallTimeout(
+                leader, "it does not answer heartbeats; this request may have been carried out"
+            ) from None
+        except NetError:
+            self.suspect(leader)
+            raise
 
     async def call_through(
         self,
@@ -324,8 +331,8 @@ class Controllers:
             response = await call_through(
                 self._broker.client, address, header, body, timeout_ms=timeout_ms, accept=accept
             )
-        except MQError as error:
-            if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+        except NotPassedOn as error:
+            if error.refused_as == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 self._not_forwarding.add(address)
             raise
         self._through = address
@@ -346,6 +353,11 @@ class Controllers:
         response = await self.call(wire.GetSyncStateData(), msgspec.json.encode([name]))
         table = decode(bytes(response.body), bodies.BrokerReplicasInfo).replicas_info_table
         return table.get(name, bodies.ReplicasInfo([], []))
+
+
+def _decisive(failures: Sequence[Exception]) -> Exception:
+    """The first failure after which the request may have been carried out; without one, the first."""
+    return next((error for error in failures if not isinstance(error, ConnectFailed)), failures[0])
 
 
 def members_of(metadata: wire.GetMetadataReply) -> list[str]:

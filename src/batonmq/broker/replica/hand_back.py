@@ -171,7 +171,7 @@ class HandBacks:
     async def _elect(self, election: controller_wire.ElectMaster, broker_id: int) -> None:
         """Returns if there was an election, or its outcome is unknown."""
         try:
-            await self._controllers.call(election)
+            await self._controllers.call(election, once=True)  # a copy might be refused by its own effect
         except (ConnectFailed, NoLeader) as error:
             raise _refusal(f"no controller got the request: {error}") from error  # so there is no election
         except MQError as error:

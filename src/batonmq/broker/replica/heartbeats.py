@@ -12,6 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
+from batonmq.broker.replica.controllers import LATE_S
 from batonmq.net.errors import CallTimeout, NetError
 from batonmq.protocol.codes import ResponseCode
 from batonmq.protocol.errors import MQError, NotLeaderError
@@ -26,10 +27,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LATE_MS: Final = 300
-"""Without an answer by then, the heartbeat also goes through the other controllers. If the links to leader
-and slaves are cut together, it must arrive before the leader counts this broker as silent, 1.5 s after
-the last one (docs/decisions/suspicion.md)."""
 ANSWER_MS: Final = 900
 """A leader that has not answered a heartbeat after this time is suspected. A heartbeat forwarded then arrives
 before a silent broker counts as down (docs/decisions/hang-3s.md). It is below one second so that the
@@ -143,7 +140,7 @@ class Heartbeats:
                 if other != address:
                     self._forward(other, header)
 
-        timer = loop.call_later(LATE_MS / 1000, late)
+        timer = loop.call_later(LATE_S, late)
         try:
             await self._broker.client.call(address, header, timeout_ms=ANSWER_MS)
         except (NetError, NotLeaderError) as error:
