@@ -11,33 +11,35 @@ T = TypeVar("T")
 
 async def first_result(
     ways: Iterable[Callable[[], Coroutine[Any, Any, T]]],
-    pause_s: float,
+    pause_s: float | None,
     failures: type[Exception] | tuple[type[Exception], ...],
 ) -> T:
     """The first result; what still runs is cancelled. The next way is tried `pause_s` after the one before,
-    or as soon as one fails (like the connections of RFC 8305).
+    or as soon as one fails (like the connections of RFC 8305); with None only then.
 
     Raises an `ExceptionGroup` if all ways failed, with what each of them raised, in the order of time. An
     exception that is none of `failures` is raised at once.
     """
     left = list(ways)[::-1]
-    running: set[asyncio.Task[T]] = set()
+    running: list[asyncio.Task[T]] = []  # ordered, so that simulated runs can be repeated
     failed: list[Exception] = []
     try:
         while left or running:
             if left:
-                running.add(asyncio.create_task(left.pop()()))
-            done, running = await asyncio.wait(
+                running.append(asyncio.create_task(left.pop()()))
+            await asyncio.wait(
                 running, timeout=pause_s if left else None, return_when=asyncio.FIRST_COMPLETED
             )
-            for task in done:
+            for task in [task for task in running if task.done()]:
                 try:
                     return task.result()
                 except failures as error:
                     failed.append(error)
+                    running.remove(task)
     finally:
         for task in running:
             task.cancel()
+        # Also those that ended together with the first result: who asks for no exception has it logged.
         await asyncio.gather(*running, return_exceptions=True)
     raise ExceptionGroup("all ways failed", failed)
 

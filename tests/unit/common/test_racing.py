@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import pytest
@@ -36,6 +38,31 @@ async def test_the_next_way_is_tried_at_once_when_one_fails() -> None:
     ways = [way(0, LookupError("a"), []), way(0, "b", [])]
     async with asyncio.timeout(5):
         assert await first_result(ways, 60, LookupError) == "b"
+
+
+async def test_without_a_pause_the_next_way_is_tried_only_when_one_fails() -> None:
+    ended: list[str] = []
+    ways = [way(0, LookupError("a"), ended), way(0.05, "b", ended), way(0, "never tried", ended)]
+    assert await first_result(ways, None, LookupError) == "b"
+
+
+async def test_failures_at_the_time_of_the_result_are_not_logged() -> None:
+    """asyncio logs exceptions that nobody asked for."""
+    loop, logged = asyncio.get_running_loop(), []
+    loop.set_exception_handler(lambda _, context: logged.append(context["message"]))
+    event = asyncio.Event()
+
+    async def take(result: str | Exception) -> str:
+        await event.wait()
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    ways = [partial(take, "a"), *(partial(take, LookupError("b")) for _ in range(5))]
+    loop.call_later(0.1, event.set)
+    assert await first_result(ways, 0.001, LookupError) == "a"
+    gc.collect()
+    assert not logged
 
 
 async def test_all_failures_are_reported_in_the_order_of_time() -> None:
