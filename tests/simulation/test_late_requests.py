@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from batonmq import Message
+from batonmq.broker.replica.part import ReplicaPart
 from batonmq.ha.autoswitch.sync_state import SyncStateTracker
 from tests.simulation.cluster import BROKER_NAME, Node, SimCluster
 from tests.simulation.loop import SimLoop
@@ -20,6 +21,12 @@ pytestmark = pytest.mark.simulation
 TOPIC = "Late"
 
 
+async def until(condition: Callable[[], object], step_s: float = 0.01) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(step_s)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_a_replica_that_was_refused_is_not_added_later(tmp_path: Path, seed: int) -> None:
     """The master asks for a SyncStateSet with its slave. The request is held up on the way, and the slave is
@@ -28,11 +35,6 @@ def test_a_replica_that_was_refused_is_not_added_later(tmp_path: Path, seed: int
     eligible."""
     loop = SimLoop(seed)
     sets: list[tuple[int, ...]] = []
-
-    async def until(condition: Callable[[], object], step_s: float = 0.01) -> None:
-        async with asyncio.timeout(60):
-            while not condition():
-                await asyncio.sleep(step_s)
 
     def tracker(master: Node) -> SyncStateTracker:
         found = master.broker.replication.tracker
@@ -85,3 +87,46 @@ def test_a_replica_that_was_refused_is_not_added_later(tmp_path: Path, seed: int
     finally:
         logging.disable(logging.NOTSET)
     assert len(sets) == 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_registration_that_is_held_up_deposes_no_master(tmp_path: Path, seed: int) -> None:
+    """The link from a starting broker to the leader is cut for 1.5 s. If its registration went through
+    another controller meanwhile, it could become master, and the first copy, by which the broker has just
+    started, would depose it."""
+    loop = SimLoop(seed)
+    epochs: list[int] = []
+
+    async def story() -> None:
+        cluster.start_all()
+        await until(cluster.whole)
+        await asyncio.sleep(2)
+        (broker,) = cluster.brokers
+        (leader,) = (node for node in cluster.controllers if cluster.leads(node))
+        cluster.crash(broker)
+        broker_set = leader.service.machine.broker_sets[BROKER_NAME]
+        await until(lambda: broker_set.master_id is None)
+        lost = broker_set.master_epoch
+        cluster.start(broker)
+
+        def finds_leader() -> bool:
+            manager = None if broker.broker is None else broker.service.part(ReplicaPart).manager
+            return manager is not None and manager._controllers.leader is not None
+
+        await until(finds_leader, 0.000_05)
+        cluster.partition(broker, leader, both=False)
+        await asyncio.sleep(1.5)
+        assert cluster.leads(leader)
+        loop.network.cuts.clear()
+        await until(lambda: broker in cluster.masters())
+        await asyncio.sleep(5.0)
+        epochs.append(broker_set.master_epoch - lost)
+
+    logging.disable(logging.CRITICAL)
+    cluster = SimCluster(loop, tmp_path, replicas=1)
+    try:
+        with cluster.world.in_force():
+            play(loop, seed, cluster.events, story)
+    finally:
+        logging.disable(logging.NOTSET)
+    assert epochs == [1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from functools import partial
 from types import SimpleNamespace
@@ -302,3 +303,69 @@ async def test_a_request_that_must_not_arrive_twice_goes_one_way(monkeypatch: py
     client.direct.set()
     await calling
     assert client.asked == ["a:1"]
+
+
+async def test_a_request_in_turn_goes_another_way_only_after_a_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two copies of a registration are two starts for the controllers."""
+    client = Waiting()
+    client.passed_on.set()
+    found = waiting_controllers(monkeypatch, client)
+    calling = asyncio.create_task(found.call(GetReplicaInfo("s"), in_turn=True))
+    await asyncio.sleep(0.1)
+    assert client.asked == ["a:1"]
+    assert found.suspect("a:1")
+    assert bytes((await calling).body) == b"b:1"
+
+
+@pytest.mark.parametrize(
+    ("failure", "asked"),
+    [
+        (ConnectFailed("b:1", "Connection refused"), ["b:1", "c:1"]),
+        (ConnectionLost("b:1", "connection lost"), ["b:1"]),
+        (NotLeaderError(ResponseCode.CONTROLLER_NOT_LEADER, "no answer"), ["b:1"]),
+    ],
+)
+async def test_a_request_that_no_controller_got_goes_another_way(
+    failure: Exception, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A controller that is down does not keep a broker from handing the role back."""
+    broker: Any = SimpleNamespace(
+        settings=SimpleNamespace(broker=BrokerConfig(controller_addr="a:1;b:1;c:1"))
+    )
+    controllers = Controllers(broker)
+    controllers._leader = "a:1"
+    assert controllers.suspect("a:1")
+    tried = []
+
+    async def call_through(address: str, *_: object, **__: object) -> Any:
+        tried.append(address)
+        if address == "b:1":
+            raise failure
+        return Response(None, b"", 0, None)
+
+    monkeypatch.setattr(controllers, "call_through", call_through)
+    with contextlib.nullcontext() if len(asked) > 1 else pytest.raises(type(failure)):
+        await controllers.call(GetReplicaInfo("s"), once=True)
+    assert tried == asked
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [ConnectFailed("a:1", "Connection refused"), NotLeaderError(ResponseCode.CONTROLLER_NOT_LEADER, "not I")],
+)
+async def test_a_former_leader_is_forgotten_although_another_controller_passed_the_request_on(
+    failure: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Waiting()
+    client.passed_on.set()
+    found = waiting_controllers(monkeypatch, client)
+
+    async def call(*_: object, **__: object) -> Any:
+        raise failure
+
+    monkeypatch.setattr(client, "call", call)
+    monkeypatch.setattr(found, "call_through", partial(Waiting.call, client))
+    await found.call(GetReplicaInfo("s"))
+    assert found.leader is None

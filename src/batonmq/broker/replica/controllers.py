@@ -258,10 +258,12 @@ class Controllers:
         body: bytes = b"",
         *,
         accept: Container[int] = (ResponseCode.SUCCESS,),
+        in_turn: bool = False,
         once: bool = False,
     ) -> Response:
         """Call the leading controller. If it does not answer soon, the request also goes through the others;
-        it may arrive several times. With `once` it goes one way only.
+        it may arrive several times. With `in_turn` it goes another way only after one has failed, with `once`
+        only if no controller got it.
 
         Raises `NetError`, `MQError`; the next call searches again. `ConnectFailed` only if no controller got
         the request.
@@ -280,8 +282,12 @@ class Controllers:
             except MQError as error:
                 return error
 
-        def directly() -> Coroutine[Any, Any, Response | MQError]:
-            return outcome(self._call_directly(leader, header, body, accept))
+        async def directly() -> Response | MQError:
+            try:
+                return await outcome(self._call_directly(leader, header, body, accept))
+            except (NetError, NotLeaderError):
+                self._forget(leader)  # also if another way succeeds: there may be a new leader
+                raise
 
         def through(address: str) -> Coroutine[Any, Any, Response | MQError]:
             return outcome(
@@ -292,12 +298,16 @@ class Controllers:
         ways = [partial(through, address) for address in others]
         if leader != self._suspected:
             ways.insert(0, directly)
+        pause_s = None if in_turn or once else LATE_S
+        failures = (ConnectFailed,) if once else (NetError, NotLeaderError)
         try:
-            answer = await first_result(ways[:1] if once else ways, LATE_S, (NetError, NotLeaderError))
+            answer = await first_result(ways, pause_s, failures)
         except ExceptionGroup as group:
-            if self._leader == leader:
-                self._leader = None
+            self._forget(leader)
             raise _decisive(group.exceptions) from group
+        except (NetError, NotLeaderError):
+            self._forget(leader)
+            raise
         if isinstance(answer, MQError):
             raise answer
         return answer
@@ -316,6 +326,11 @@ class Controllers:
         except NetError:
             self.suspect(leader)
             raise
+
+    def _forget(self, leader: str) -> None:
+        """The next call searches for the leader."""
+        if self._leader == leader:
+            self._leader = None
 
     async def call_through(
         self,

@@ -159,7 +159,8 @@ class ReplicaRegistration:
                 core.broker_id,
                 broker.address,
                 broker.clock.now_ms(),
-            )
+            ),
+            in_turn=True,  # a copy that arrives later deposes this replica if it is master by then
         )
         header = typed(response, wire.RegisterBrokerToControllerReply)
         if not core.registered(role_of(header, response.body)):
