@@ -71,6 +71,9 @@ FOUND_S: Final = 3.2
 """Without a leader, a master proposes its SyncStateSet again after up to 1 s. The proposal then goes to the
 leader and, 0.3 s later each, through the two other controllers. It may be refused first, if the controllers
 count a member as down: 0.5 s, and again up to 1 s."""
+RETURN_S: Final = 1.0
+"""If no heartbeat reaches the leader for 3 s, all replicas count as down before the leadership moves. The
+master's timeout then begins with the first heartbeat of another replica that reaches the new leader."""
 
 WARM_S: Final = 60.0
 SETTLE_S: Final = 20.0
@@ -105,6 +108,8 @@ class Outcome:
         lags while the controllers have no leader, so these times are not added up."""
         if self.leader != SAME_LEADER and self.decision == SMALLER_SET:
             return LEADER_S[self.leader] + FOUND_S
+        if self.leader == MOVED_LEADER and self.decision == SILENT_MASTER:
+            return LEADER_S[self.leader] + DECISION_S[self.decision] + RETURN_S
         return LEADER_S[self.leader] + DECISION_S[self.decision]
 
 

@@ -105,14 +105,16 @@ A *gap* is the longest time without an acknowledged send after the cut, in cases
 is depends on what has to be decided, and by whom (two replicas and three):
 
 {steps(results)}
-The bound comes from the timeouts of the shipped configuration (`LEADER_S`, `DECISION_S` and `FOUND_S` in
-`tests/simulation/availability.py`):
+The bound comes from the timeouts of the shipped configuration (`LEADER_S`, `DECISION_S`, `FOUND_S` and
+`RETURN_S` in `tests/simulation/availability.py`):
 
 - **The leader.** A follower is elected after one to two election timeouts of 1 s. The leadership moves to a
   controller that reaches more of the others when one of them has not answered the leader for 3 s.
 - **The decision.** A slave leaves the SyncStateSet when it lags 2 s. A master is replaced 1.5 to 1.8 s
   after its last sign of life if a slave reports it ([suspicion](../decisions/suspicion.md)), otherwise 3 s
   after its last heartbeat. A new leader that has received no heartbeats of the broker set waits for 3 s, too.
+  If all replicas counted as down when the leadership moved, these 3 s begin with the first heartbeat that
+  reaches the new leader, up to 1 s later.
 - **The way to the leader.** Without a leader, a master proposes its SyncStateSet again after up to 1 s. The
   proposal then goes to the leader and, 0.3 s later each, through the other controllers. It is refused first
   if the controllers count a member as down: 0.5 s, and again up to 1 s.
