@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.static_mutations import MUTATIONS, NOTICED
+from tests.simulation.static_mutations import MUTATIONS, NOTICED, WITHIN_SEEDS, violation
 from tests.simulation.statics import run
 
 SEEDS = (0, 2, 3, 5, 2011)
@@ -23,8 +23,8 @@ def test_messages_stay_where_they_were_acknowledged_and_in_order_through_moves()
 @pytest.mark.simulation
 @pytest.mark.parametrize("name", NOTICED)
 def test_the_simulation_notices_a_guard_that_is_gone(name: str) -> None:
-    noticed = (MUTATIONS[name].violation(lambda seed=seed: run(seed)) for seed in NOTICED[name])  # type: ignore[misc]
-    assert any(noticed), f"no seed of {NOTICED[name]} notices that {MUTATIONS[name].what}"
+    noticed = (violation(name, seed) for seed in (*NOTICED[name], *range(WITHIN_SEEDS)))
+    assert any(noticed), f"no seed below {WITHIN_SEEDS} notices that {MUTATIONS[name].what}"
 
 
 @pytest.mark.simulation
