@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from batonmq.broker.replica.controller_answers import role_of, typed
+from batonmq.broker.replica.controller_answers import role_of, sync_state_set_of, typed
 from batonmq.broker.replica.controllers import Controllers, NoLeader
 from batonmq.broker.replica.core import ReplicasCore, Role, Step
 from batonmq.broker.replica.identity import IdentityFiles
@@ -115,8 +115,9 @@ class ReplicaRegistration:
         if not store.lost_bytes and not self._epochs_doubtful:
             return False
         group = await self._controllers.broker_set()
-        members = {each.broker_id for each in group.in_sync_replicas}
-        others = {each.broker_id for each in (*group.in_sync_replicas, *group.not_in_sync_replicas)}
+        members = await self._members()
+        replicas = (*group.in_sync_replicas, *group.not_in_sync_replicas)
+        others = {each.broker_id for each in replicas} | members
         former = core.broker_id
         must_catch_up = former not in members
         # No other replica has the lost data; and a log that only lacks its epochs is better kept.
@@ -148,6 +149,19 @@ class ReplicaRegistration:
             cure,
         )
         return True
+
+    async def _members(self) -> frozenset[int]:
+        """The SyncStateSet, by a consistent read: `Controllers.broker_set` may show what a former leader
+        knows. Empty if the controllers do not know this broker set."""
+        try:
+            response = await self._controllers.call(
+                wire.GetReplicaInfo(self._broker.settings.broker.broker_name)
+            )
+        except MQError as error:
+            if error.code == ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST:
+                return frozenset()
+            raise
+        return sync_state_set_of(response.body).members
 
     async def _register(self) -> None:
         core, config, broker = self._core, self._broker.settings.broker, self._broker
