@@ -29,6 +29,7 @@ class Preferring(Cluster):
     async def start_all(self, **keys: object) -> None:
         for number in (0, 1):
             await self.start(number, **{**KEYS, "broker_election_priority": 1 + number, **keys})
+            await until(lambda: self.master == 0)  # otherwise the second one may be elected first
         await self.whole()
 
     async def fail_over(self) -> None:
