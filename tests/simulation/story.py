@@ -12,10 +12,13 @@ import tempfile
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from batonmq.common import tasks
 from tests.simulation.loop import Livelock, SimLoop
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import SimCluster
 
 TOPIC, QUEUES = "numbers", 2
 START_UP_S, FAULTS_S, HEAL_S = 30.0, 30.0, 90.0
@@ -102,6 +105,16 @@ class _Watch(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.exc_info is not None and record.exc_info[1] is not None:
             self._loop.failures.append({"exception": record.exc_info[1]})
+
+
+def play_quietly(cluster: SimCluster, seed: int, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run a story of a whole cluster, see `play`; its programs log nothing."""
+    logging.disable(logging.CRITICAL)
+    try:
+        with cluster.world.in_force():
+            play(cluster.loop, seed, cluster.events, work)
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def play(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from batonmq.broker.replica.part import ReplicaPart
 from batonmq.ha.autoswitch.sync_state import SyncStateTracker
 from tests.simulation.cluster import BROKER_NAME, Node, SimCluster
 from tests.simulation.loop import SimLoop
-from tests.simulation.story import play
+from tests.simulation.story import play_quietly
 
 pytestmark = pytest.mark.simulation
 
@@ -79,13 +78,8 @@ def test_a_replica_that_was_refused_is_not_added_later(tmp_path: Path, seed: int
         await asyncio.sleep(5.0)
         assert not cluster.masters()
 
-    logging.disable(logging.CRITICAL)
     cluster = SimCluster(loop, tmp_path, replicas=2)
-    try:
-        with cluster.world.in_force():
-            play(loop, seed, cluster.events, story)
-    finally:
-        logging.disable(logging.NOTSET)
+    play_quietly(cluster, seed, story)
     assert len(sets) == 1
 
 
@@ -122,11 +116,6 @@ def test_a_registration_that_is_held_up_deposes_no_master(tmp_path: Path, seed: 
         await asyncio.sleep(5.0)
         epochs.append(broker_set.master_epoch - lost)
 
-    logging.disable(logging.CRITICAL)
     cluster = SimCluster(loop, tmp_path, replicas=1)
-    try:
-        with cluster.world.in_force():
-            play(loop, seed, cluster.events, story)
-    finally:
-        logging.disable(logging.NOTSET)
+    play_quietly(cluster, seed, story)
     assert epochs == [1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
@@ -12,7 +11,7 @@ import pytest
 
 from tests.simulation.cluster import Node, SimCluster
 from tests.simulation.loop import SimLoop
-from tests.simulation.story import play
+from tests.simulation.story import play_quietly
 
 pytestmark = pytest.mark.simulation
 
@@ -90,11 +89,6 @@ def replaced_after(root: Path, seed: int, fail: Fault, fail_before: Fault | None
                 await asyncio.sleep(0.01)
         after.append(loop.now - failed_at)
 
-    logging.disable(logging.CRITICAL)
     cluster = SimCluster(loop, root, replicas=3)
-    try:
-        with cluster.world.in_force():
-            play(loop, seed, cluster.events, story)
-    finally:
-        logging.disable(logging.NOTSET)
+    play_quietly(cluster, seed, story)
     return after[0]

@@ -221,17 +221,23 @@ async def test_controllers_that_close_connections_are_one_line_with_advice(
     )
 
 
-@pytest.mark.parametrize("refused_first", [False, True])
-async def test_a_request_that_a_controller_may_have_passed_on_does_not_count_as_never_sent(
-    refused_first: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who hands the master role back appends again at once if nobody got the request."""
+def with_suspected_leader() -> Controllers:
+    """Of the controllers a, b and c, a leads and does not answer."""
     broker: Any = SimpleNamespace(
         settings=SimpleNamespace(broker=BrokerConfig(controller_addr="a:1;b:1;c:1"))
     )
     controllers = Controllers(broker)
     controllers._leader = "a:1"
     assert controllers.suspect("a:1")
+    return controllers
+
+
+@pytest.mark.parametrize("refused_first", [False, True])
+async def test_a_request_that_a_controller_may_have_passed_on_does_not_count_as_never_sent(
+    refused_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who hands the master role back appends again at once if nobody got the request."""
+    controllers = with_suspected_leader()
     failures: list[Exception] = [
         NotLeaderError(ResponseCode.CONTROLLER_NOT_LEADER, "a:1 did not answer"),
         ConnectFailed("c:1", "Connection refused"),
@@ -331,12 +337,7 @@ async def test_a_request_that_no_controller_got_goes_another_way(
     failure: Exception, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A controller that is down does not keep a broker from handing the role back."""
-    broker: Any = SimpleNamespace(
-        settings=SimpleNamespace(broker=BrokerConfig(controller_addr="a:1;b:1;c:1"))
-    )
-    controllers = Controllers(broker)
-    controllers._leader = "a:1"
-    assert controllers.suspect("a:1")
+    controllers = with_suspected_leader()
     tried = []
 
     async def call_through(address: str, *_: object, **__: object) -> Any:
